@@ -31,6 +31,7 @@ from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
+from traceq.grouping import Numbers
 from traceq.intervals import sorted_unique
 
 _SHARE_OF_DELTA, _SHARE_OF_STEP, _SHARE_OF_STEPS = 0.01, 0.001, 0.005
@@ -215,12 +216,12 @@ class _Table:
         return causes, self._joined(minor), replace(jitter, sd_ns=max(jitter.sd_ns, error_ns, scatter_ns))
 
     def _within_own_change(self, row: _Row) -> _Row:
-        """Return a row of kernels, copies or host ops of which those without a pair have no more ns than they take.
+        """Return a row of kernels or host ops of which those without a pair have no more ns than they take.
 
         Work that was not paired may be on the longest path of one side and hidden on the other, as where the order of
         two blocks changed: that is no change of it, but the rest, `hidden`.
         """
-        is_own = self.parts.labels[row.labels[0]].kind in ("kernel", "memcpy", "host")
+        is_own = self.parts.labels[row.labels[0]].kind in ("kernel", "host")
         if not is_own or self.events[list(row.labels)].sum():
             return row
         ns, own_ns = (float(column[list(row.labels)].sum()) for column in (self.unpaired, self.unpaired_own))
@@ -362,22 +363,21 @@ class _Table:
         kernels: dict[tuple[str, ...], list[int]] = {}
         others: dict[tuple[str, ...], list[int]] = {}
         for number, label in enumerate(self.parts.labels):
-            if label.kind in ("kernel", "memcpy") and (
-                not self.is_one_sided[number] or not (events[_work(label)] or REPLACED_BY in label.name)
-            ):
+            is_moved = label.kind == "kernel" and not (events[_work(label)] or REPLACED_BY in label.name)
+            if label.kind in ("kernel", "memcpy") and (is_moved or not self.is_one_sided[number]):
                 kernels.setdefault(_work(label), []).append(number)
             elif label.kind == "host" or (self.is_one_sided[number] and label.kind not in ("sync", "collective")):
                 others.setdefault(_work(label), []).append(number)
             else:
                 rows.append((number,))
         for members in others.values():
-            changes = self.total[members]
-            moved = self.is_one_sided[members].any() and _CANCELS * abs(changes.sum()) <= np.abs(changes).sum()
+            nums = self.events[members] * (not self.parts.is_paired)  # accounts of calls move by their number
+            moved = self.is_one_sided[members].any() and _cancel(nums if nums.any() else self.total[members])
             rows += [tuple(members)] if moved else [(number,) for number in members]
         return [*rows, *map(tuple, kernels.values())]
 
 
-def _cancel(changes: NDArray[np.float64]) -> bool:
+def _cancel(changes: NDArray[np.float64] | Numbers) -> bool:
     return bool(_CANCELS * abs(changes.sum()) <= np.abs(changes).sum())
 
 

@@ -293,7 +293,7 @@ def with_regions(
 
     `label` int32[C] into `labels`; `gap` int32[C]: parts between the same two calls share a number, -1 outside; `sides`
     int8[C] as of edges; `ns` int64[C] that they take. A kernel that runs as often on both sides only moved. Of
-    a phase most of whose kernels are replaced, what else one side has is in the largest region.
+    a phase most of whose kernels are replaced, all that one side alone has is one region.
     """
     is_kernel = np.array([each.kind == "kernel" for each in labels.labels])
     phases = {each.phase: number for number, each in enumerate(labels.labels)}
@@ -317,7 +317,7 @@ def with_regions(
     for number in np.flatnonzero(is_rewritten & (replaced_ns > 0)).tolist():
         in_phase = of_phase == number
         largest = place[in_phase & chosen][np.argmax(in_place_ns[place[in_phase & chosen]])]
-        place = np.where(in_phase & ~chosen, largest, place)
+        place = np.where(in_phase, largest, place)
         chosen |= in_phase
     place_of, parts = place[chosen], alone[chosen]
     regions = _regions(place_of, label[parts], sides[parts])
