@@ -62,13 +62,13 @@ def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
 def test_a_shortened_table_keeps_the_longest_phases_and_names_the_analysis_that_has_the_others() -> None:
     result = sheet_of(FIXTURES / "outlier_ab" / "off")
     text = screen(result, 100)
-    lines = text.partition("An unprofiled step, by phase")[2].partition("more with")[0].splitlines()[2:-2]
+    lines = text.partition("An unprofiled step, by phase")[2].partition("left out: ")[0].splitlines()[2:-2]
     phases, ns = [line.split()[0] for line in lines], dict[str, int]()
     for row in rows_of(result, "step_phases"):
         ns[row["phase"]] = ns.get(row["phase"], 0) + row["mean_ns"]
     assert 3 < len(phases) < len(ns)  # how many depends on the length of the path in the header
     assert set(phases) == set(sorted(ns, key=lambda name: -ns[name])[: len(phases)])
-    named = re.findall(r"more with --only (\w+)", text)
+    named = re.findall(r"left out: --only (\w+)", text)
     assert named
     assert set(named) <= {report.name for report in result.reports}
 
@@ -232,7 +232,7 @@ def test_a_lead_on_waits_has_the_table_of_ranks_with_those_most_waited_for_befor
         assert text.count("\n") <= SCREEN_LINES
         *_, table, _ = text.split("\n\n")
         title, _, *shown = table.splitlines()
-        assert [title, *(line.split()[0] for line in shown if "more with" not in line)] == last
+        assert [title, *(line.split()[0] for line in shown if "left out: " not in line)] == last
 
 
 def test_two_leads_are_not_about_one_line() -> None:

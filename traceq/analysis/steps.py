@@ -169,7 +169,7 @@ def _note(job: Job) -> str:
     if not first.marked:
         return ""
     num_left_out = sum(int((~rank.steps.counted).sum()) for rank in job.ranks)
-    windows = "partial first window is" if num_left_out == 1 else f"{num_left_out} partial first windows are"
+    windows = "partial window is" if num_left_out == 1 else f"{num_left_out} partial windows are"
     left_out = f"; the {windows} left out" if num_left_out else ""
     times = (
         "Step times up to the end of the device work that each step launched" if first.by_device else "Host step times"

@@ -499,8 +499,8 @@ REMEDIES: dict[str, str] = {
     "casts": "keep tensors in one type, or let torch.compile fuse them",
     "below_roof": "a well-tuned kernel is faster",
     "tf32": "try torch.set_float32_matmul_precision('high')",
-    "unfused_optimizer": "try {optimizer}(..., fused=True)",
-    "unfused_optimizer_on_cpu": "try {optimizer}(..., fused=True), from torch 2.4 on",
+    "unfused_optimizer": "try torch.optim.{optimizer}(..., fused=True)",
+    "unfused_optimizer_on_cpu": "try torch.optim.{optimizer}(..., fused=True), from torch 2.4 on",
     "longer_steps": "keep less from step to step",
     "memory_growth": "detach() or item() what outlives a step",
     "pageable_copies": "use pin_memory=True and non_blocking=True",
@@ -533,7 +533,7 @@ SHARES_OF: dict[str, str] = {
 SHARED_EVIDENCE = (
     "{blocked_by_step_ns} by step",
     "{time_by_step_ns} by step",
-    "in {num_steps_with} of {num_counted} traced steps",
+    "in {num_steps_with} of {num_counted} counted steps",
     "rank {rank} waits {slack_ns} longer for others anyway",
 )
 """Clauses of claims of all codes."""

@@ -207,7 +207,7 @@ def _shortened(view: Table, most: int, sheet: Sheet) -> Table:
             rows = rows[:most]
     shown_by = {each.key: report.name for report in sheet.reports for each in (*report.first, *report.views)}
     option = f"--only {shown_by[view.key]}" if sheet.is_selectable else "--full"
-    note = f"{left_out} more with {option}" if left_out > 0 else ""
+    note = f"{left_out} left out: {option}" if left_out > 0 else ""
     return replace(view, rows=(*rows, *total), note=note)
 
 

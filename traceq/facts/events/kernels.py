@@ -34,7 +34,7 @@ _KERNEL = re.compile(
     re.IGNORECASE,
 )
 
-COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):|^rpc_(a?sync|remote)(_torchscript)?#")
+COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):|^(rpc_(a?sync|remote)(_torchscript)?|to_here)#")
 """Host rows of a collective, by backend, and of a call of another process."""
 
 COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")
