@@ -185,3 +185,9 @@ def test_which_of_several_arms_makes_memory_grow_is_not_known() -> None:
 )
 def test_memory_that_grows_otherwise_or_little_is_none(changed: dict[str, int]) -> None:
     assert growth(**changed) == []
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_memory_that_the_profiler_was_asked_for_is_not_asked_for_again(is_asked: bool) -> None:
+    trace = build(step(0, 100), op("aten::mm", 9, 10), profile_memory=int(is_asked))
+    assert bool(analyze(Run("", (trace,)), "memory").unknown) != is_asked

@@ -70,18 +70,23 @@ class PeakRow:
 
 @frozen
 class _Rank:
-    """One rank's phases and peaks on each device, and the claim on its calls of the driver."""
+    """One rank's phases and peaks on each device, and the claim on its calls of the driver.
+
+    `is_asked`: the profiler was to record memory, and found none.
+    """
 
     rows: tuple[MemoryRow, ...]
     peaks: tuple[PeakRow, ...]
     driver_calls: Claim | None
+    is_asked: bool
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return peak and growth of each phase, the peak's place, from `[memory]` rows, and allocator calls in steps."""
     uses = memory_use(trace)
     rows = tuple(row for use in uses for row in _rows(trace, use))
-    return _Rank(rows, tuple(_peak(trace, use) for use in uses), _driver_calls(trace))
+    is_asked = ("profiler's profile_memory", "yes") in trace.versions
+    return _Rank(rows, tuple(_peak(trace, use) for use in uses), _driver_calls(trace), is_asked)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -93,7 +98,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     )
     claims, change = (part.driver_calls for part in parts), WithoutSyncs(kind=SYNC_KINDS[SyncKind.ALLOC])
     findings = (*_growth(job), *on_the_worst_rank(job, claims, slack_by_rank(job), change))
-    unknown = () if peaks or job.is_foreign else (Unknown("memory", "profile_memory=True"),)
+    is_known = bool(peaks) or job.is_foreign or any(part.is_asked for part in parts)
+    unknown = () if is_known else (Unknown("memory", "profile_memory=True"),)
     views = (_view(job, parts, peaks),) if peaks else ()
     return Report("memory", tables, views, findings, unknown=unknown)
 

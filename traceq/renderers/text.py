@@ -37,8 +37,7 @@ _AND_MORE, _FEWEST = re.compile(r" \(and \d+ more\)$"), 6
 """End of a name that stands for several, and the characters of the name that are left before it."""
 _CUT_BEFORE = re.compile(r"…[ (]*$")
 _NO_BOTTLENECK = (
-    "What the device does is not recorded: no bottleneck of it can be named. The times below are the host's, waits for "
-    "the device among them."
+    "What the device does is not recorded: no bottleneck of it can be named. The times below are the host's."
 )
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
