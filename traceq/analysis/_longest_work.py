@@ -102,8 +102,10 @@ def host_places(trace: Trace) -> tuple[HostPlace, ...]:
 
 
 def _ops(times: SelfTimes, trace: Trace, counted: NDArray[np.int64]) -> _Ops:
-    step = span_index(counted, trace.events.ts[times.rows])
-    inside = step >= 0
+    """Return the ops of counted steps but those most of whose time is once."""
+    start, end = trace.events.ts[times.rows], trace.events.end[times.rows]
+    step = span_index(counted, start)
+    inside = (step >= 0) & (2 * measure_within(once(trace).parts, start, end) <= end - start)
     return _Ops(times.rows[inside], times.track[inside], times.ns[inside], step[inside], len(counted))
 
 

@@ -59,6 +59,15 @@ def test_without_a_device_an_op_that_is_called_once_with_its_shape_may_be_as_lon
     assert names(build(*ops)) == ["aten::addmm"] * is_slow
 
 
+@pytest.mark.parametrize(("first_ms", "num_later", "is_slow"), [(500, 10, True), (400, 10, False), (500, 9, False)])
+def test_without_a_device_and_shapes_the_first_of_many_calls_takes_ten_times_the_longest(
+    first_ms: int, num_later: int, is_slow: bool
+) -> None:
+    calls = [op("aten::conv2d", 0, 1000 * first_ms)]
+    calls += [op("aten::conv2d", 600_000 + 60_000 * n, 45_000 if n else 5_000) for n in range(num_later)]
+    assert names(build(*calls)) == ["aten::conv2d"] * is_slow
+
+
 def test_an_op_in_which_a_library_times_kernels_is_a_first_call_and_its_waits_are_none_of_the_job() -> None:
     """CuDNN waited 357 times while it tried kernels, of which was said that without them 432 ms were saved."""
     tries = [

@@ -32,7 +32,7 @@ from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import ends_of_workers, loader_iterations, loader_waits
 from traceq.facts.timeline.steps import extent, on_main_thread, steps
 from traceq.frozen import frozen
-from traceq.grouping import Groups, group
+from traceq.grouping import Groups, Numbers, group
 from traceq.intervals import (
     Spans,
     complement,
@@ -260,7 +260,8 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
 
     They choose algorithms, compile, or fill caches. What the device's work hides, and what is known to be once, does
     not count. Without a device the time of an op depends on its size: then only calls of the same shapes are of its
-    kind, or none if these are not recorded, but for allocations; of a size that is called once nothing is known.
+    kind; if these are not recorded all calls of an op are, where the first takes far longer than the longest of many;
+    of a size that is called once nothing is known.
     """
     events, rows = trace.events, trace.events.rows(Category.CPU_OP)
     is_long = np.zeros(len(events.strings) + 1, np.bool_)
@@ -271,7 +272,8 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     is_sized = ~calls_device if len(device_work(trace)) else ~matching(events, rows, ALLOCATES)
     shapes = np.where(is_sized, events.shapes[rows], -1)
     copies = matching(events, rows, _COPIES) | (matching(events, rows, _COPIES_ON_HOST) & ~calls_device)
-    is_known = (calls_device | (shapes >= 0) | matching(events, rows, ALLOCATES)) & ~copies
+    has_size = calls_device | (shapes >= 0) | matching(events, rows, ALLOCATES)
+    is_known = (has_size | _is_first_beyond_all(events.name[rows], events.dur[rows])) & ~copies
     rows, shapes = rows[is_known], shapes[is_known]
     kind = group([events.name[rows], shapes]).group_ids
     is_lone = is_sized[is_known] & (np.bincount(kind)[kind] == 1)
@@ -281,6 +283,17 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     lone_ns[~matching(events, rows, _OF_LIBRARY) | is_lone] = _NEVER_NS
     ns = measure_within(subtract(_exposed(trace), by_rows), events.ts[rows], events.end[rows])
     return np.sort(rows[_is_slow_once(ns, kind, lone_ns) & (ns >= _least_ns(trace))])
+
+
+def _is_first_beyond_all(name: Numbers, ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool[K]: calls, in order, of names whose first one takes ten times as long as the longest of many."""
+    groups = group([name])
+    later = np.ones(len(ns), np.bool_)
+    later[groups.first] = False
+    longest, num = np.zeros(len(groups.keys), np.int64), np.bincount(groups.group_ids, minlength=len(groups.keys))
+    np.maximum.at(longest, groups.group_ids[later], ns[later])
+    is_beyond = (ns[groups.first] >= MULTIPLES[0] * longest) & (num > MULTIPLES[0])
+    return np.asarray(is_beyond[groups.group_ids])
 
 
 def _least_ns(trace: Trace) -> int:
