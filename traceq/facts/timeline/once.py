@@ -290,9 +290,9 @@ def _is_first_beyond_all(name: Numbers, ns: NDArray[np.int64]) -> NDArray[np.boo
     groups = group([name])
     later = np.ones(len(ns), np.bool_)
     later[groups.first] = False
-    longest, num = np.zeros(len(groups.keys), np.int64), np.bincount(groups.group_ids, minlength=len(groups.keys))
+    longest = np.zeros(len(groups.keys), np.int64)
     np.maximum.at(longest, groups.group_ids[later], ns[later])
-    is_beyond = (ns[groups.first] >= MULTIPLES[0] * longest) & (num > MULTIPLES[0])
+    is_beyond = (ns[groups.first] >= MULTIPLES[0] * longest) & (np.asarray(groups.count()) > MULTIPLES[0])
     return np.asarray(is_beyond[groups.group_ids])
 
 
