@@ -7,8 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 from straggler_jobs import FOLDER, StragglerJob, published
+from task_graph import task_graph
 
-from traceq.causes.job_graph import job_graph, task_graph
+from traceq.causes.job_graph import job_graph
 
 NO_MEETINGS = np.empty(0, np.int64)
 

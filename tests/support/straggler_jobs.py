@@ -12,8 +12,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 from paths import ROOT
-
-from traceq.causes.job_graph import TaskGraph, task_graph
+from task_graph import TaskGraph, task_graph
 
 FOLDER = ROOT.parent / "shared" / "stragglers"
 Ints = NDArray[np.int64]
