@@ -303,12 +303,14 @@ def test_a_step_in_which_kernels_are_loaded_is_to_be_discounted() -> None:
     assert doubt.code == "overhead"
     assert "5.00 us (5.0 % of ProfilerStep#0)" in doubt.text
     assert report("steps", *rows[:2], row("overhead", "Buffer Flush", 201, 9, tid=7)).caveats == ()
-    unmarked = report("steps", launch(0, 2, 1), kernel("add", 5, 95, 1), rows[2]).caveats
+    unmarked = report("steps", launch(0, 2, 1), kernel("add", 30, 70, 1), rows[2]).caveats
     assert [each.code for each in unmarked] == ["no_steps", "overhead"]
     assert "5.00 us (5.0 % of the trace)" in unmarked[1].text
     (of_one,) = report("steps", rows[0], rows[2]).caveats
     assert "discount" in doubt.text
     assert "discount" not in of_one.text
+    meanwhile = [launch(0, 2, 1), kernel("add", 5, 95, 1)]
+    assert report("steps", *rows, *meanwhile).caveats == ()  # the device was busy
 
 
 @pytest.mark.parametrize("name", ["Command Buffer Full", "Buffer Flush"])
