@@ -105,6 +105,13 @@ def test_a_device_that_is_not_recorded_has_no_idle_time_to_show() -> None:
     assert [[view.key for view in of_trace] for of_trace in views] == [["idle"], []]
 
 
+def test_ops_and_kernels_that_run_once_are_no_idle_time() -> None:
+    """A first call of 300 ms, and later ones: with the first, the main thread runs ops for most of the trace."""
+    calls = [(0, 300_000), *((10_000 * n, 1_000) for n in range(40, 60))]
+    (view,) = analyze(Run("", (build(*(op("aten::conv2d", start, us) for start, us in calls)),)), "idle").views
+    assert view.note == "The main thread runs no op for 271 ms of the trace, 45.9 %, beside what is done once."
+
+
 def test_a_busy_device_has_no_idle_time_to_show() -> None:
     trace = build(step(1, 99), launch(1, 1, 1), kernel("a", 2, 98, 1))
     assert analyze(Run("", (trace,)), "idle").views == ()

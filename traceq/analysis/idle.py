@@ -20,6 +20,7 @@ from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
 _TOP, _ALL_ELSE = 6, "all else"
+_ONCE = IdleCause.ONCE.name.lower()
 
 
 @frozen
@@ -138,7 +139,10 @@ def _view(job: Job, rows: Sequence[IdleRow], idle_ns: float, step_ns: float) -> 
     ]
     more = more_rows(len(largest) - _TOP + 1) if len(largest) > _TOP else ""
     subject = "The device idles" if any(rank.has_device for rank in job.ranks) else "The main thread runs no op for"
-    idle, share = format_value(idle_ns / num_ranks, Unit.NS), format_value(100 * idle_ns / step_ns, Unit.PERCENT)
-    note = f"{subject} {idle} of {a_step(job.ranks[0].steps)}, {share}. {more}".strip()
+    once_ns = sum(row.step_ns for row in rows if row.cause == _ONCE)  # work of the device and ops, too
+    idle = format_value((idle_ns - once_ns) / num_ranks, Unit.NS)
+    share = format_value(100 * (idle_ns - once_ns) / step_ns, Unit.PERCENT)
+    beside = ", beside what is done once" if once_ns else ""
+    note = f"{subject} {idle} of {a_step(job.ranks[0].steps)}, {share}{beside}. {more}".strip()
     mean = " (mean of ranks)" if num_ranks > 1 else ""
     return with_step_headings(Table.of("idle", f"Idle time by cause{mean}", _Mean, shown, note=note), job)
