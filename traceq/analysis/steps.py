@@ -18,7 +18,7 @@ from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.once import NOT_IN_A_CALL
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.intervals import Spans, measure_within, span_index, spans, subtract
+from traceq.intervals import measure_within, span_index, spans, subtract
 from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value, sparkline
@@ -108,7 +108,7 @@ def _rows(trace: Trace) -> list[StepRow]:
         (trace_steps.window[:, 1] - trace_steps.window[:, 0]).tolist(),
         trace_steps.partial.tolist(),
         (trace_steps.window[:, 1] - trace_steps.host[:, 1]).tolist(),
-        _within_steps(trace, _overhead(trace)).tolist(),
+        _overhead(trace).tolist(),
         strict=True,
     )
     clock = "device" if trace_steps.by_device else "host"
@@ -118,22 +118,17 @@ def _rows(trace: Trace) -> list[StepRow]:
     ]
 
 
-def _overhead(trace: Trace) -> Spans:
-    """Return when the profiler did its own work, or kernels were being loaded.
+def _overhead(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[K] ns of each window in which the profiler did its own work, or kernels were being loaded.
 
-    What holds up no call is none: a thread of the profiler's works, or the host is ahead of the device, and its
-    launches wait for room.
+    What holds up nothing is none: a thread of the profiler's works, the host is ahead of the device, and its launches
+    wait for room, or the device works meanwhile.
     """
-    events = trace.events
+    events, work, window = trace.events, device_work(trace), steps(trace).window
     rows = events.rows(Category.OVERHEAD)
     rows = rows[~matching(events, rows, NOT_IN_A_CALL)]
-    return spans(events.ts[rows], events.end[rows])
-
-
-def _within_steps(trace: Trace, times: Spans) -> NDArray[np.int64]:
-    """Return int64[K], how many ns of each host step are in these times."""
-    host = steps(trace).host
-    return measure_within(times, host[:, 0], host[:, 1])
+    idle = subtract(spans(events.ts[rows], events.end[rows]), spans(work.start, work.end))
+    return measure_within(idle, window[:, 0], window[:, 1])
 
 
 def _view(job: Job) -> Table:
@@ -212,11 +207,10 @@ def _alone(trace: Trace) -> list[Caveat]:
 
 
 def _disturbed(trace: Trace) -> list[Caveat]:
-    """Return that the profiler itself takes much of the step in which it takes most, while no device works."""
-    trace_steps, work = steps(trace), device_work(trace)
-    overhead_ns = _within_steps(trace, subtract(_overhead(trace), spans(work.start, work.end)))
-    host_ns = trace_steps.host[:, 1] - trace_steps.host[:, 0]
-    share = np.where(trace_steps.counted, overhead_ns / host_ns, 0.0)
+    """Return that the profiler itself takes much of the step in which it takes most."""
+    trace_steps, overhead_ns = steps(trace), _overhead(trace)
+    window_ns = trace_steps.window[:, 1] - trace_steps.window[:, 0]
+    share = np.where(trace_steps.counted, overhead_ns / window_ns, 0.0)
     worst = int(np.argmax(share))
     if share[worst] < FEW:
         return []
