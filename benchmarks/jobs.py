@@ -176,7 +176,7 @@ SCRIPTS = (
         "karpathy/nanoGPT",
         ".",
         NANO_GPT.split(),
-        "F B F B O0",
+        "forward, backward, forward, backward, optimizer",
         "model.py",
         "tok_emb = self.transformer.wte(idx)",
         calls=2,
@@ -187,7 +187,7 @@ SCRIPTS = (
         "karpathy/minGPT",
         "projects/adder",
         ["adder.py"],
-        "L F B O0",
+        "batch, forward, backward, optimizer",
         "../../mingpt/model.py",
         "tok_emb = self.transformer.wte(idx)",
         packages=["regex", "requests"],
@@ -197,7 +197,7 @@ SCRIPTS = (
         "facebookresearch/dlrm",
         ".",
         DLRM.split(),
-        "L F B O0",
+        "batch, forward, backward, optimizer",
         "dlrm_s_pytorch.py",
         "V = E(",
         packages=["sklearn", "onnx", "tensorboard"],
@@ -207,7 +207,7 @@ SCRIPTS = (
         "facebookresearch/dlrm",
         ".",
         [*DLRM.split(), "--dist-backend=gloo"],
-        "L F B O0",
+        "batch, forward, backward, optimizer",
         "dlrm_s_pytorch.py",
         "V = E(",
         packages=["sklearn", "onnx", "tensorboard"],
@@ -218,7 +218,7 @@ SCRIPTS = (
         "pytorch/examples",
         "dcgan",
         DCGAN.split(),
-        "L F B F F B O0 F B O1",
+        "batch, forward, backward, forward, forward, backward, optimizer, forward, backward, optimizer 1",
         "main.py",
         "output = self.main(input)",
         packages=["torchvision"],
@@ -228,7 +228,7 @@ SCRIPTS = (
         "huggingface/transformers",
         "examples/pytorch/language-modeling",
         RUN_CLM.split(),
-        "L F B O0",
+        "batch, forward, backward, optimizer",
         installed("transformers", "models/gpt2/modeling_gpt2.py"),
         ("inputs_embeds = self.wte(input_ids)", "token_type_embeds = self.wte(token_type_ids)"),
         calls=2,  # the tokenizer yields types of tokens, too
@@ -240,7 +240,7 @@ SCRIPTS = (
         "Lightning-AI/pytorch-lightning",
         "examples/pytorch/basics",
         AUTOENCODER.split(),
-        "L F B O0",
+        "batch, forward, backward, optimizer",
         "autoencoder.py",
         "z = self.encoder(x)",
         packages=["lightning", "torchvision", "jsonargparse"],
@@ -251,7 +251,7 @@ SCRIPTS = (
         "microsoft/DeepSpeedExamples",
         "training/cifar",
         CIFAR.split(),
-        "L F B O0",
+        "batch, forward, backward, optimizer",
         "cifar10_deepspeed.py",
         "x = self.pool(F.relu(self.conv1(x)))",
         packages=["deepspeed", "torchvision"],
@@ -357,7 +357,7 @@ def recording(script: Script, kind: str, out: Path) -> list[str]:
 
 def alone(script: Script, out: Path) -> list[str]:
     """Return the command that measures what the wait costs a step of a script where nothing is recorded."""
-    num = len({event for event in script.pattern.split() if event.startswith("O")})
+    num = len({event for event in script.pattern.split(", ") if event.startswith("optimizer")})
     measuring = str(Path(__file__).with_name("stall_alone.py")), "--out", str(out), "--us", str(STALL_US)
     return script.command(*measuring, "--optimizers", str(num))
 

@@ -92,8 +92,8 @@ def test_two_values_of_a_local_variable_are_compared_and_the_job_stops(tmp_path:
     assert re.match("traceq: recording .* run; it stops ", lines[0])
     environment = RunFolder(tmp_path / "run").read_manifest().environment
     job = [environment[key] for key in ("step_pattern", "models", "optimizers")]
-    assert job == ["L F B O0 (6 of 6 alike)", "Linear", "AdamW"]
-    assert re.findall(r"step (.*); models: (.*); optimizers: (.*); 1 rank$", lines[1]) == [tuple(job)]
+    assert job == ["batch, forward, backward, optimizer (6 of 6 alike)", "Linear", "AdamW"]
+    assert re.findall(r"step: (.*); models: (.*); optimizers: (.*); 1 rank$", lines[1]) == [tuple(job)]
     assert any(line.startswith("repeat=3000 ") and " per step " in line for line in lines)
     assert lines[-2:] == [f"traceq diff {tmp_path}/run", f"traceq show {tmp_path}/run/repeat=3000"]
     (diff,) = traceq.diff(tmp_path / "run").diffs
@@ -191,13 +191,15 @@ for number in range(100_000):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("calls_modules", "step"), [(True, "F F B O0"), (False, "B O0")])
+@pytest.mark.parametrize(
+    ("calls_modules", "step"), [(True, "forward, forward, backward, optimizer"), (False, "backward, optimizer")]
+)
 def test_a_loop_that_never_calls_a_model_s_forward_is_recorded(calls_modules: bool, step: str, tmp_path: Path) -> None:
     """It calls methods, of which some call an actor and a critic, as agents do: and without gradients to act."""
     (tmp_path / "agent.py").write_text(AGENT.replace("CALLS_MODULES", str(calls_modules)))
     done = record(tmp_path, *QUICK, "--", sys.executable, "agent.py")
     assert done.returncode == 0, done.stderr
-    assert f"traceq: step {step} (" in done.stderr, done.stderr
+    assert f"traceq: step: {step} (" in done.stderr, done.stderr
     assert ("\nforward " in done.stderr) == calls_modules
     assert "the recording is complete" in done.stderr
 
@@ -231,13 +233,19 @@ for number in range(100_000):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("loop", "step"),
-    [("delayed", "F B O0 F B O0 F B O1 F B O1"), ("episode", "F* B O0")],
+    [
+        (
+            "delayed",
+            2 * "forward, backward, optimizer, " + "forward, backward, optimizer 1, forward, backward, optimizer 1",
+        ),
+        ("episode", "forward*, backward, optimizer"),
+    ],
 )
 def test_steps_that_alternate_or_vary_in_length_all_count(loop: str, step: str, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(OFF_POLICY.replace("LOOP", loop))
     done = record(tmp_path, *QUICK, "--", sys.executable, "agent.py")
     assert done.returncode == 0, done.stderr
-    assert re.search(rf"traceq: step {re.escape(step)} \((\d+) of \1 alike\)", done.stderr)
+    assert re.search(rf"traceq: step: {re.escape(step)} \((\d+) of \1 alike\)", done.stderr)
     assert "do not count" not in done.stderr
 
 
@@ -250,7 +258,7 @@ def test_a_dry_run_says_the_step_that_is_recorded(program: str, tmp_path: Path) 
     job = ["--", sys.executable, "job.py", "100000"]
     done = [record(tmp_path, *options, *job) for options in (("--dry-run",), QUICK)]
     assert [each.returncode for each in done] == [0, 0]
-    dry, recorded = ([line for line in each.stderr.splitlines() if "traceq: step " in line] for each in done)
+    dry, recorded = ([line for line in each.stderr.splitlines() if "traceq: step: " in line] for each in done)
     assert dry == recorded != []
 
 

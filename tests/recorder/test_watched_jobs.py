@@ -58,7 +58,7 @@ def test_every_step_is_on_disk_and_the_job_ends_as_it_would(tmp_path: Path) -> N
     process = start(run, sys.executable, str(JOB), "300", "300", "evaluations")
     stdout, stderr = process.communicate(timeout=patient(60))
     assert (process.returncode, stdout) == (0, ""), stderr
-    assert "step L F B O0" in stderr
+    assert "step: batch, forward, backward, optimizer" in stderr
     rows = RowReader(run / "steps", 0).take()
     assert list(rows["step"]) == list(range(len(rows)))
     assert 285 <= len(rows) < 300

@@ -26,7 +26,15 @@ SLOWER = since(ONSET, 0.9 * MS)
 def watched_run(path: Path, ranks: list[NDArray[np.void]]) -> WatchFolder:
     folder = WatchFolder(path)
     path.mkdir(exist_ok=True)
-    folder.write_job(WatchedJob(FORMAT, ("a",) * len(ranks), "L F B O0 (6 of 6 alike)", "", ("python", "train.py")))
+    folder.write_job(
+        WatchedJob(
+            FORMAT,
+            ("a",) * len(ranks),
+            "batch, backward (6 of 6 alike)",
+            "",
+            ("python", "train.py"),
+        )
+    )
     for rank, rows in enumerate(ranks):
         with closing(RowWriter(folder.steps, rank)) as writer:
             writer.append(rows)

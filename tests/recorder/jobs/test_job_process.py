@@ -137,7 +137,7 @@ def test_phases_and_what_was_found_are_in_the_manifest(tmp_path: Path) -> None:
     recorded(tmp_path, plain)
     manifest = manifest_of(tmp_path)
     assert manifest.phases == ("dataload_wait", "forward", "backward", "optimizer", "zero_grad")
-    assert manifest.environment["step_pattern"] == "L F B O0 (6 of 6 alike)"
+    assert manifest.environment["step_pattern"] == "batch, forward, backward, optimizer (6 of 6 alike)"
     assert "Net" in str(manifest.environment["models"])  # among those of other tests
     assert manifest.environment["optimizers"] == "AdamW"
     of_baseline, of_other = (str(manifest.fact("loss", arm)) for arm in manifest.arms)
@@ -151,7 +151,7 @@ def test_modules_that_a_method_of_the_model_calls_are_its_forward(tmp_path: Path
     recorded(tmp_path, loss_of_a_method)
     manifest = manifest_of(tmp_path)
     assert manifest.phases == ("forward", "backward", "optimizer", "no_grad_forward")
-    assert str(manifest.environment["step_pattern"]).startswith("F F B O0 (")
+    assert str(manifest.environment["step_pattern"]).startswith("forward, forward, backward, optimizer (")
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_a_module_that_the_loop_calls_itself_is_forward(tmp_path: Path, monkeypa
         monkeypatch.setattr(f"traceq.recorder.jobs.{module}.has_compiled", lambda: False)
     recorded(tmp_path, loss_that_holds_the_model)
     environment = manifest_of(tmp_path).environment
-    assert environment["step_pattern"] == "F F B O0 (6 of 6 alike)"
+    assert environment["step_pattern"] == "forward, forward, backward, optimizer (6 of 6 alike)"
     assert "LossOfModel" in str(environment["models"])
 
 
@@ -170,7 +170,7 @@ def test_a_model_that_is_wrapped_anew_in_each_step_is_found(tmp_path: Path) -> N
     """What its backward runs is backward, and begins no step."""
     recorded(tmp_path, adjoint)
     manifest = manifest_of(tmp_path)
-    assert str(manifest.environment["step_pattern"]).startswith("B O0 F* (")
+    assert str(manifest.environment["step_pattern"]).startswith("backward, optimizer, forward* (")
     assert "Solver" not in str(manifest.environment["models"])
     assert manifest.phases == ("backward", "optimizer", "zero_grad", "no_grad_forward")
 
@@ -285,7 +285,7 @@ def test_a_model_that_the_job_freezes_has_a_forward(tmp_path: Path) -> None:
 
     recorded(tmp_path, loop, toggles=(), num_steps=200)
     manifest = manifest_of(tmp_path)
-    assert manifest.environment["step_pattern"] == "L F B O0 (6 of 6 alike)"
+    assert manifest.environment["step_pattern"] == "batch, forward, backward, optimizer (6 of 6 alike)"
     assert "Frozen" in str(manifest.environment["models"])
 
 

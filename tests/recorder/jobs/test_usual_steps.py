@@ -9,12 +9,16 @@ from random import Random
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from traceq.recorder.jobs.step_pattern import StepPattern
+from traceq.recorder.jobs.step_pattern import StepPattern, short_text
 from traceq.recorder.jobs.step_tracker import UsualSteps
 
 PLAIN, WITH_TEACHER, WITH_EVALUATION = "L F B O0", "L F f B O0", "L F B O0 L f L f"
 STEPS_OF_A_PAIR = 16
 OTHERS_NOW = "the usual steps of the job are others now"
+
+
+def in_words(events: str) -> str:
+    return short_text(events.split())
 
 
 def were_usual(*steps: str, pattern: str = PLAIN, step_s: float = 0.0) -> tuple[list[bool], list[str]]:
@@ -35,7 +39,7 @@ def test_after_many_other_steps_those_of_most_are_usual() -> None:
     usual, changes = were_usual(*[PLAIN] * 40, *[WITH_TEACHER] * 40)
     assert all(usual[:40])
     assert usual[40:] == [False] * 8 + [True] * 32
-    assert changes == [f"{OTHERS_NOW}: {WITH_TEACHER} instead of {PLAIN}"]
+    assert changes == [f"{OTHERS_NOW}: {in_words(WITH_TEACHER)} instead of {in_words(PLAIN)}"]
 
 
 def test_steps_that_evaluate_now_and_then_change_nothing() -> None:
@@ -50,7 +54,7 @@ def test_where_numbers_of_forwards_are_of_chance_those_in_a_row_count_as_one() -
     acts = [" f" * rng.randrange(1, 11) for _ in range(600)]
     usual, changes = were_usual(*["F B O0 f"] * 20, *[f"F B O0{act}" for act in acts], pattern="F B O0 f")
     assert all(usual[-100:])
-    assert changes == [f"{OTHERS_NOW}: F* B O0 F* instead of F B O0 f"]
+    assert changes == [f"{OTHERS_NOW}: forward*, backward, optimizer, forward* instead of {in_words('F B O0 f')}"]
 
 
 def test_steps_of_which_no_kind_is_that_of_most_stay_unusual() -> None:
@@ -74,13 +78,13 @@ def test_steps_of_more_and_more_batches_are_one_kind() -> None:
     usual, changes = were_usual(*batches(*[1] * 20, *RAMP, *[16] * 40))
     assert usual.index(False) == 23
     assert all(usual[31:])
-    assert changes == [f"{OTHERS_NOW}: (L F B)* O0 instead of {PLAIN}"]
+    assert changes == [f"{OTHERS_NOW}: (batch, forward, backward)*, optimizer instead of {in_words(PLAIN)}"]
 
 
 def test_a_new_number_of_batches_that_stays_is_that_of_usual_steps() -> None:
     usual, changes = were_usual(*batches(*[1] * 20, *[4] * 40))
     assert all(usual[28:])
-    assert changes == [f"{OTHERS_NOW}: (L F B)x4 O0 instead of {PLAIN}"]
+    assert changes == [f"{OTHERS_NOW}: (batch, forward, backward)x4, optimizer instead of {in_words(PLAIN)}"]
 
 
 def test_the_mean_number_of_batches_is_that_of_usual_steps() -> None:
@@ -102,8 +106,8 @@ def test_long_steps_are_learned_from_sooner_and_what_is_seen_is_said() -> None:
     usual, changes = were_usual(*[PLAIN] * 10, *batches(*[16] * 10), step_s=5.0)
     assert usual[10:] == [False] * 3 + [True] * 7
     first, then = changes
-    assert re.fullmatch(rf"no step .* 10 s: .* \(L F B\)x16 O0 .* {PLAIN}", first)
-    assert then == f"{OTHERS_NOW}: (L F B)x16 O0 instead of {PLAIN}"
+    assert re.fullmatch(rf"no step .* 10 s: .* \(batch, forward, backward\)x16, optimizer .* {in_words(PLAIN)}", first)
+    assert then == f"{OTHERS_NOW}: (batch, forward, backward)x16, optimizer instead of {in_words(PLAIN)}"
 
 
 def in_turns(steps: list[str], num: int) -> tuple[list[bool], list[str]]:
@@ -116,7 +120,7 @@ def in_turns(steps: list[str], num: int) -> tuple[list[bool], list[str]]:
 def test_all_arms_go_over_to_other_steps_together() -> None:
     usual, changes = in_turns([PLAIN] * 40 + [WITH_TEACHER] * 60, 2)
     assert usual == [True] * 40 + [False] * 17 + [True] * 43
-    assert changes == [f"{OTHERS_NOW}: {WITH_TEACHER} instead of {PLAIN}"]
+    assert changes == [f"{OTHERS_NOW}: {in_words(WITH_TEACHER)} instead of {in_words(PLAIN)}"]
 
 
 def test_an_arm_that_had_no_step_meanwhile_learns_from_its_next_ones() -> None:

@@ -39,10 +39,10 @@ def job_facts(job: Job, tracker: StepTracker) -> dict[str, str | int]:
 
 
 def found_text(job: Job, tracker: StepTracker, world: World) -> str:
-    """Return `step L F B O0 (6 of 6 alike), models: GPT, optimizers: AdamW, 2 ranks`."""
+    """Return `step: batch, forward, backward, optimizer (6 of 6 alike); models: GPT; optimizers: AdamW; 2 ranks`."""
     facts = job_facts(job, tracker)
     ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
-    return f"step {facts['step_pattern']}; models: {facts['models']}; optimizers: {facts['optimizers']}; {ranks}"
+    return f"step: {facts['step_pattern']}; models: {facts['models']}; optimizers: {facts['optimizers']}; {ranks}"
 
 
 def _names(objects: Sequence[object]) -> str:

@@ -73,7 +73,7 @@ class StepPattern:
 
     @property
     def text(self) -> str:
-        """The events as `L F B O0 (6 of 6 alike)`."""
+        """The events as `batch, forward, backward, optimizer (6 of 6 alike)`."""
         return f"{short_text(self.events)} ({self.num_alike} of {self.num_seen} alike)"
 
     @property
@@ -108,10 +108,23 @@ class StepPattern:
         return 2 * self.num_alike <= self.num_seen + 1
 
 
+_WORDS = {
+    EPOCH: "epoch",
+    BATCH: "batch",
+    FORWARD: "forward",
+    NO_GRAD_FORWARD: "no-grad forward",
+    BACKWARD: "backward",
+    "O0": "optimizer",
+    SAVE: "save",
+    COMPILE: "compile",
+}
+
+
 def short_text(events: Sequence[str]) -> str:
-    """Return events separated by spaces, with groups that repeat as `(F B)x4`."""
+    """Return events in words; groups that repeat are `(forward, backward)x4`, a second optimizer is `optimizer 1`."""
     text = "".join(f"{event} " for event in events)
-    return re.sub(r"(?<!\S)((?:[\w*]+ ){1,32}?)\1{2,}", _repeated, text).strip()
+    text = re.sub(r"(?<!\S)((?:[\w*]+ ){1,32}?)\1{2,}", _repeated, text).strip().replace(" ", ", ")
+    return re.sub(r"\b[A-Zf]\d*", lambda event: _WORDS.get(event[0], f"optimizer {event[0][1:]}"), text)
 
 
 def _repeated(match: re.Match[str]) -> str:

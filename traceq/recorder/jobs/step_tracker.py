@@ -144,8 +144,8 @@ class UsualSteps:
         return False
 
     def _before(self) -> str:
-        """Return the usual events of all arms that are known, as `L F B O0`."""
-        return ", ".join(sorted(set(map(short_text, self._usual.values())))) or short_text(self.pattern.events)
+        """Return the usual events of all arms that are known, as `batch, forward, backward, optimizer`."""
+        return " or ".join(sorted(set(map(short_text, self._usual.values())))) or short_text(self.pattern.events)
 
     def _allowed(self, form: Form) -> Form:
         """Return a form, without one that steps of another number of batches have, where arms are compared."""
