@@ -24,6 +24,7 @@ IDLE = (
     "tail",
     "dataload_wait",
     "python",
+    "once",
 )
 FIRST = (launch(1, 1, 1), kernel("a", 2, 8, 1))
 

@@ -90,7 +90,10 @@ SENTENCES: dict[str, Sentence] = {
     ),
     # the whole step
     "cold_start": Sentence(
-        ("{what} takes {once_ns} once, not per step: profile after warm-up steps (schedule(warmup=1))",),
+        (
+            "{what} takes {once_ns} once, not per step: profile after warm-up steps (schedule(warmup=1))",
+            "the profiler itself takes {once_ns}: profile more steps, after warm-up steps (schedule(warmup=1))",
+        ),
         (
             "the first use of the device takes {device_start_ns} (longest: {device_start_of})",
             "starting libraries takes {library_start_ns} (longest: {library_start_of})",
