@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from builder import Event, annotation, build, call, frame, kernel, launch, op, step, table
 from paths import TRACES
+from pausing_host import APART, USUAL_US, layers
 from simulator import a_job, run_of
 
 from traceq.analysis.registry import analyze
@@ -104,6 +105,15 @@ def test_a_device_that_is_not_recorded_has_no_idle_time_to_show() -> None:
     events = step(0, 100), op("aten::add", 0, 20), op("aten::mul", 90, 10)
     views = [analyze(Run("", (trace,)), "idle").views for trace in (build(*events), build(*events, launch(5, 2, 1)))]
     assert [[view.key for view in of_trace] for of_trace in views] == [["idle"], []]
+
+
+def test_where_the_host_pauses_no_op_takes_the_time() -> None:
+    """Eight ranks of which the hosts did not run for 60 to 71 % of a step were to do less in `aten::mm`."""
+    rows, usual = (table(build(*layers(each)), "idle") for each in (APART, {}))
+    paused = [row for row in rows if row["cause"] == "host pause"]
+    assert sum(row["dur_ns"] for row in paused) == 1_000 * (sum(APART.values()) + len(APART) * USUAL_US)
+    assert max(row["longest_ns"] for row in rows if row["cause"] == "host op") <= 1_000 * (USUAL_US + 20)
+    assert not any(row["cause"] == "host pause" for row in usual)
 
 
 def test_a_busy_device_has_no_idle_time_to_show() -> None:

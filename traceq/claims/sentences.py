@@ -224,7 +224,7 @@ SENTENCES: dict[str, Sentence] = {
     "host_bound": Sentence(
         (
             "host-bound, mostly {place}: shorten what the host does there",
-            "host-bound: shorten what the host does between launches",
+            "host-bound: see what the host does between launches (--only idle)",
         ),
         (*_LOST, "the device computes for {compute_pct} of {it}", "{places}", _UNRECORDED, _REPLAYED),
     ),
