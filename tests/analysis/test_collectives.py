@@ -179,7 +179,7 @@ def test_a_kernel_without_a_call_is_a_row_of_its_own() -> None:
 
 
 def test_calls_and_kernels_that_do_not_belong_together_are_not_one_row() -> None:
-    apart = annotation("nccl:all_reduce", 10, 5), launch(50, 1, 1), kernel(ALL_REDUCE, 60, 9, 1)
+    apart = annotation("nccl:all_reduce", 10, 5), launch(50, 1, 1, tid=9), kernel(ALL_REDUCE, 60, 9, 1)
     rows = collectives(*apart)
     assert [(one["name"], one["num"], one["num_kernels"]) for one in rows] == [
         ("all_reduce", 1, 0),

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from builder import Event, annotation, build, call, frame, kernel, launch, op, step, table
 from paths import TRACES
+from pausing_host import APART, USUAL_US, layers
 from simulator import a_job, run_of
 
 from traceq.analysis.registry import analyze
@@ -24,6 +25,7 @@ IDLE = (
     "tail",
     "dataload_wait",
     "python",
+    "once",
 )
 FIRST = (launch(1, 1, 1), kernel("a", 2, 8, 1))
 
@@ -110,6 +112,15 @@ def test_ops_and_kernels_that_run_once_are_no_idle_time() -> None:
     calls = [(0, 300_000), *((10_000 * n, 1_000) for n in range(40, 60))]
     (view,) = analyze(Run("", (build(*(op("aten::conv2d", start, us) for start, us in calls)),)), "idle").views
     assert view.note == "The main thread runs no op for 271 ms of the trace, 45.9 %, beside what is done once."
+
+
+def test_where_the_host_pauses_no_op_takes_the_time() -> None:
+    """Eight ranks of which the hosts did not run for 60 to 71 % of a step were to do less in `aten::mm`."""
+    rows, usual = (table(build(*layers(each)), "idle") for each in (APART, {}))
+    paused = [row for row in rows if row["cause"] == "host pause"]
+    assert sum(row["dur_ns"] for row in paused) == 1_000 * (sum(APART.values()) + len(APART) * USUAL_US)
+    assert max(row["longest_ns"] for row in rows if row["cause"] == "host op") <= 1_000 * (USUAL_US + 20)
+    assert not any(row["cause"] == "host pause" for row in usual)
 
 
 def test_a_busy_device_has_no_idle_time_to_show() -> None:

@@ -29,7 +29,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.analysis.registry import analyze, names
-from traceq.claims.claim import BY_JOB_REPLAY, Claim
+from traceq.claims.claim import BY_JOB_REPLAY, Claim, Subject
 from traceq.model import Run, Trace
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -357,6 +357,22 @@ def test_a_process_that_communicates_from_one_device_has_peers_though_no_metadat
     kernels = [kernel(ALL_REDUCE, 20, 60, n + 1, device=device) for n, device in enumerate(devices)]
     (claim,) = exposed(Run("", (build(step(0, 100), *calls, *kernels),)))
     assert (claim.code, claim.remedy, claim.gain is None) == ("exposed_comm", remedy, bool(remedy))
+
+
+@pytest.mark.parametrize(
+    ("workers", "main"),
+    [((13, 13, 13), "rpc_async#f(worker0 -> worker13)"), ((1, 2, 3), "")],
+    ids=["mostly one", "several"],
+)
+def test_a_wait_for_another_process_is_told_as_one_and_no_exchange_to_be_overlapped(
+    workers: tuple[int, ...], main: str
+) -> None:
+    """Two jobs of pipeline stages behind RPC waited for 56 and 79 % of their time, and were to exchange less."""
+    calls = [op(f"rpc_async#f(worker0 -> worker{to})", 10 + 20 * n, 20) for n, to in enumerate(workers)]
+    (claim,) = exposed(Run("", (build(step(0, 100), op("aten::mm", 75, 10), *calls),)))
+    assert (claim.remedy, claim.subject, claim.ns) == ("remote_call", Subject(op=main, kind="RPC"), 60_000)
+    (claim,) = exposed(Run("", (build(step(0, 100), op("aten::mm", 90, 5), op("gloo:all_reduce", 10, 60)),)))
+    assert (claim.remedy, claim.subject) == ("", Subject())
 
 
 def exposed(run: Run) -> list[Claim]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builder import Event, annotation, build, call, comms, frame, kernel, launch, op, step, table, world
+from pausing_host import APART, OPS, layers
 
 from traceq.analysis._basis import on_the_worst_rank, slack_by_rank
 from traceq.analysis.registry import analyze
@@ -309,6 +310,21 @@ def test_the_claim_has_what_keeps_the_straggler() -> None:
         "pace": "hosts",
     }
     assert (finding.gain, finding.gain_by, finding.severity) == ((0, 0), BY_JOB_REPLAY, "low")
+
+
+def test_a_rank_whose_host_pauses_is_late_by_its_pauses() -> None:
+    """A host that did not run for 0.36 of 0.6 s was late in one op, in which it mostly paused."""
+    of_ranks = [layers(each)[1:] for each in ({}, APART)]
+    first, last = ([row["ts"] + row["dur"] for row in rows if row["name"] == f"aten::{OPS[-1]}"] for rows in of_ranks)
+    traces = []
+    for number, (rows, ends) in enumerate(zip(of_ranks, (first, last), strict=True)):
+        begins = [max(end + 3, before + 7) for end, before in zip(ends, [0, *last], strict=False)]
+        for n, (end, begin) in enumerate(zip(ends, begins, strict=True)):
+            rows += [comms("allreduce", end + 1, 3, (1000, 1000)), launch(end + 2, 1, 1000 + n)]
+            rows.append(kernel(NCCL, begin, last[n] + 6 - begin, 1000 + n, stream=20))
+        traces.append(build(step(0, last[-1] + 100), *rows, **world(number, 2)))
+    (finding,) = analyze(Run("job", tuple(traces)), "ranks").findings
+    assert (finding.key, excess(finding)) == ("rank 1", ("host pauses", 32_050_000))
 
 
 def test_a_wait_for_a_straggler_in_two_collectives_at_once_is_told_once() -> None:

@@ -374,3 +374,25 @@ def test_the_packing_is_told_by_the_first_bytes_not_by_the_name(tmp_path: Path) 
     ):
         (tmp_path / name).write_bytes(packed)
         assert seen(read_trace(tmp_path / name, strict=True)) == seen(build(*SMALL))
+
+
+SHAPES = {"Input Dims": [[2, 2], [2, 2]]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranges"),
+    [
+        ([op("model_inference", 0, 90), op("aten::mm", 10, 40, **SHAPES)], ["model_inference"]),
+        ([op("model_inference", 0, 90), op("aten::mm", 10, 40)], []),  # no shapes are recorded
+        ([op("model_inference", 0, 90), op("aten::mm", 10, 40, **SHAPES), annotation("loss", 92, 2)], []),
+        ([op("MmBackward0", 0, 90), op("aten::mm", 10, 40, **SHAPES)], []),
+        ([op("Function", 0, 90, **SHAPES), op("aten::mm", 10, 40, **SHAPES)], []),
+        ([op("triton_poi_fused_0", 0, 9), op("aten::mm", 10, 40, **SHAPES)], []),
+        ([op("model_inference", 0, 90), op("aten::mm", 10, 40, tid=9, **SHAPES)], []),
+    ],
+)
+def test_ranges_of_the_program_that_are_written_as_ops_are_annotations(rows: list[Event], ranges: list[str]) -> None:
+    """29 % of an old trace were an op `model_inference`, in which Python ran between 6,536 others."""
+    events = build(*rows).events
+    annotations = [events.text(row) for row in events.rows(Category.ANNOTATION).tolist()]
+    assert [name for name in annotations if name != "loss"] == ranges

@@ -20,7 +20,6 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.events.self_time import SelfTimes, self_times
 from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.stalls.idle_time import IdleCause, idleness
-from traceq.facts.timeline.host_pauses import host_pauses
 from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.once import once
@@ -187,11 +186,10 @@ def host_causes(trace: Trace) -> HostCauses:
         return {}
     idle, names = idleness(trace), phases(trace).names
     category = TimeCategory.HOST_BOUND if len(device_work(trace)) else TimeCategory.PYTHON
-    pieces = np.flatnonzero(idle.category == category)
+    pieces = np.flatnonzero((idle.category == category) & (idle.cause != IdleCause.HOST_PAUSE))
     groups = group([each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)])
     num_steps = int(steps(trace).counted.sum())
-    times = idle.parts[pieces]
-    sums = groups.sum(times[:, 1] - times[:, 0] - measure_within(host_pauses(trace), *times.T))
+    sums = groups.sum(np.diff(idle.parts[pieces])[:, 0])
     return {
         (IdleCause(cause), idle.texts[op], idle.texts[line], names[phase]): ns / num_steps
         for (cause, op, line, phase), ns in zip(groups.keys.tolist(), sums, strict=True)

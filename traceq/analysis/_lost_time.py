@@ -42,7 +42,7 @@ from traceq.claims.rules import RULES
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.copies import OVER_LINK, WITHIN_DEVICE, copy_kind
 from traceq.facts.events.device_work import device_work, lacks_host_ops
-from traceq.facts.events.kernels import innermost_ops, is_communication
+from traceq.facts.events.kernels import REMOTE_CALL, innermost_ops, is_communication
 from traceq.facts.events.name_patterns import matching, unique_names
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
@@ -54,7 +54,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
-from traceq.intervals import sorted_unique
+from traceq.intervals import earliest_owner, measure_within, sorted_unique
 from traceq.model import Category, Caveat, Trace
 from traceq.units import Unit, format_value, name_ranks
 from traceq.whatif.interventions import HiddenComm, NoLaunchLatency
@@ -136,6 +136,23 @@ def most_transfer_ns(trace: Trace) -> float:
     return float(most_ns.sum()) / int(steps(trace).counted.sum())
 
 
+def exposed_remote_calls(trace: Trace) -> dict[str, float]:
+    """Return ns per counted step in which the main thread waits in calls of other processes, by name.
+
+    Of calls that overlap, the first counts. A trace with a device has none: its partition does not know them.
+    """
+    events, pieces = trace.events, activity(trace)
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION)
+    rows = events.by_start(rows[matching(events, rows, REMOTE_CALL) & (len(device_work(trace)) == 0)])
+    exposed = pieces.parts[pieces.among(TimeCategory.EXPOSED_COMM) & in_counted_steps(trace)]
+    calls, owner = earliest_owner(events.ts[rows], events.end[rows])
+    ns = measure_within(exposed, *calls.T) / int(steps(trace).counted.sum())
+    by_name: defaultdict[str, float] = defaultdict(float)
+    for row, row_ns in zip(rows[owner].tolist(), ns.tolist(), strict=True):
+        by_name[events.text(row)] += row_ns
+    return dict(by_name)
+
+
 def _of_known_size(trace: Trace) -> tuple[NDArray[np.int64], Groups]:
     """Return (the device work of collectives whose size is recorded, those that are alike).
 
@@ -177,14 +194,15 @@ class RankLoss:
 
     `saved` is what replay saves without the resource of a category. `device_copies`: ns of a step by op of exposed
     copies that no overlap can hide, `copies`: (bytes, ns) by kind of all exposed ones; exposed collectives can transfer
-    for `most_transfer_ns`. `work` divides what it computes, and `places` are those of a host without a device.
-    `allocates_once`: why its allocations do not recur, "" where they may.
+    for `most_transfer_ns`, and `remote_calls` are ns of a step by name. `work` divides what it computes, and `places`
+    are those of a host without a device. `allocates_once`: why its allocations do not recur, "" where they may.
     """
 
     saved: dict[str, Saving]
     device_copies: dict[str, float]
     copies: dict[str, tuple[int, int]]
     most_transfer_ns: float
+    remote_calls: dict[str, float]
     host_causes: HostCauses
     makes_own_batches: bool
     work: WorkTimes
@@ -199,6 +217,7 @@ def rank_loss(trace: Trace) -> RankLoss:
         device_copies=exposed_device_copies(trace),
         copies=exposed_copies(trace),
         most_transfer_ns=most_transfer_ns(trace),
+        remote_calls=exposed_remote_calls(trace),
         host_causes=host_causes(trace),
         makes_own_batches=makes_own_batches(trace),
         work=work_times(trace),
@@ -336,6 +355,9 @@ def _details(
         most_ns = sum(loss.most_transfer_ns for loss in losses) / len(losses)
         tells_waits = not (job.waits.complete & ~job.waits.possible).any()  # durations do, of all ranks
         is_bound = has_device and tells_waits and most_ns <= MOST * mean_ns
+        call, call_ns = _most_of([loss.remote_calls for loss in losses])
+        if call_ns >= MOST * mean_ns:
+            return Subject(op=call, kind="RPC"), {}, "remote_call"
         remedy = "all_ranks" if job.lacks_ranks else ""
         return Subject(), measured(most_transfer_ns=round(most_ns) if is_bound else None), remedy
     if category == EXPOSED_WAIT:
@@ -343,7 +365,7 @@ def _details(
     if category == _COPIES:
         peaks = peaks_of(job.ranks[0].device)
         rates = rate_words([loss.copies for loss in losses], peaks.link if peaks else 0.0)
-        op, device_ns = _device_copies(losses)
+        op, device_ns = _most_of([loss.device_copies for loss in losses])
         if device_ns < MOST * mean_ns:
             return Subject(), measured(rates=rates), ""
         return Subject(op=op), measured(device_copies_ns=round(device_ns), rates=rates), "device_copies"
@@ -356,14 +378,14 @@ def _details(
     return Subject(), {}, ""
 
 
-def _device_copies(losses: Sequence[RankLoss]) -> tuple[str, float]:
-    """Return (op with most of the copies that no overlap can hide or "", ns per step of them, mean over ranks)."""
+def _most_of(of_ranks: Sequence[Mapping[str, float]]) -> tuple[str, float]:
+    """Return (what has most of the ns of a step or "", the ns of all), mean over ranks."""
     sums: defaultdict[str, float] = defaultdict(float)
-    for loss in losses:
-        for op, ns in loss.device_copies.items():
-            sums[op] += ns / len(losses)
-    all_ns, op = sum(sums.values()), max(sums, key=sums.__getitem__, default="")
-    return op if sums[op] >= MOST * all_ns else "", all_ns
+    for of_rank in of_ranks:
+        for name, ns in of_rank.items():
+            sums[name] += ns / len(of_ranks)
+    all_ns, name = sum(sums.values()), max(sums, key=sums.__getitem__, default="")
+    return name if sums[name] >= MOST * all_ns else "", all_ns
 
 
 def _gained(claim: Claim, job: Job, losses: Sequence[RankLoss]) -> Claim:

@@ -31,7 +31,7 @@ class IdleRow:
     rank: int = column("rank", Unit.COUNT)
     cause: str = column("cause")
     """`sync`, `allocation`, `data loader`, `host op`, `python`, `launch queue`, `end`, `spin wait`, `host`,
-    `compiling`, `once`.
+    `compiling`, `once`, `host pause`.
     """
     category: str = column("category")
     phase: str = column("phase")

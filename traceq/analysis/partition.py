@@ -307,13 +307,14 @@ def _cold_start(trace: Trace) -> Claim | None:
     if lost_once_share(trace) < LARGE:
         return None
     lost, all_ns = lost_once(trace), lost_once_ns(trace)
+    kinds = {each.kind for each in lost}
     windows = steps(trace).window[steps(trace).counted]
     num = int(np.count_nonzero(measure_within(activity(trace).when(TimeCategory.ONCE), *windows.T)))
     of_kinds: dict[str, Measure] = {}
     for each in lost:
         of_kinds |= zip(_MEASURES[each.kind], (each.ns, each.name), strict=True)
     measures = measured(
-        what="a pause" if all(each.kind == OnceKind.PAUSE for each in lost) else "a cold start",
+        what=None if kinds == {OnceKind.PROFILER} else "a pause" if kinds == {OnceKind.PAUSE} else "a cold start",
         once_ns=all_ns,
         **of_kinds,
         **in_some_steps(num, len(windows)),

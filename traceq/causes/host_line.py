@@ -16,7 +16,7 @@ from traceq.facts.events.forward_ops import outermost_ops
 from traceq.facts.events.nesting import host_boundaries, op_nests, tracks
 from traceq.facts.timeline.active_thread import ActiveThread, ThreadChains, active_thread, paired_chains
 from traceq.facts.timeline.call_sites import origins
-from traceq.facts.timeline.host_pauses import host_pauses
+from traceq.facts.timeline.host_pauses import PAUSES, host_pauses
 from traceq.facts.timeline.once import once
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
@@ -25,8 +25,8 @@ from traceq.grouping import Numbers, group
 from traceq.intervals import contains, count_before, sorted_unique, span_index
 from traceq.model import Trace
 
-ONCE, PAUSES = "one-time work", "host pauses"
-"""Names of all host time that is once, and of all in which its threads pause."""
+ONCE = "one-time work"
+"""Name of all host time that is once."""
 
 
 @frozen

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.host_line import ONCE, PAUSES, HostLine, HostOwner, host_pieces
+from traceq.causes.host_line import ONCE, HostLine, HostOwner, host_pieces
+from traceq.facts.timeline.host_pauses import PAUSES
 from traceq.frozen import frozen
 from traceq.grouping import absent, group
 

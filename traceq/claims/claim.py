@@ -37,7 +37,7 @@ BY_UNPROFILED = "95 % interval of unprofiled steps"
 class Subject:
     """What a claim is about; each part may be unknown.
 
-    `rank` where it is about one of several; `kind` of a sync; `key` of the row it is about.
+    `rank` where it is about one of several; `kind` of a sync, or of messages; `key` of the row it is about.
     """
 
     rank: int | None = None

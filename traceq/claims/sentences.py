@@ -90,7 +90,10 @@ SENTENCES: dict[str, Sentence] = {
     ),
     # the whole step
     "cold_start": Sentence(
-        ("{what} takes {once_ns} once, not per step: profile after warm-up steps (schedule(warmup=1))",),
+        (
+            "{what} takes {once_ns} once, not per step: profile after warm-up steps (schedule(warmup=1))",
+            "the profiler itself takes {once_ns}: profile more steps, after warm-up steps (schedule(warmup=1))",
+        ),
         (
             "the first use of the device takes {device_start_ns} (longest: {device_start_of})",
             "starting libraries takes {library_start_ns} (longest: {library_start_of})",
@@ -221,7 +224,7 @@ SENTENCES: dict[str, Sentence] = {
     "host_bound": Sentence(
         (
             "host-bound, mostly {place}: shorten what the host does there",
-            "host-bound: shorten what the host does between launches",
+            "host-bound: see what the host does between launches (--only idle)",
         ),
         (*_LOST, "the device computes for {compute_pct} of {it}", "{places}", _UNRECORDED, _REPLAYED),
     ),
@@ -318,7 +321,11 @@ SENTENCES: dict[str, Sentence] = {
     ),
     # communication and copies
     "exposed_comm": Sentence(
-        ("exposed communication: {remedy}",),
+        (
+            "waits for other processes, mostly in {op}: {remedy}",
+            "waits for other processes by {kind}: {remedy}",
+            "exposed communication: {remedy}",
+        ),
         (
             *_LOST,
             "at most {most_transfer_ns} of it is transfer, if each takes as long as the fastest of its size",
@@ -485,6 +492,7 @@ REMEDIES: dict[str, str] = {
     "no_free_core": "less work per sample, as its workers find no free core",
     "only_compute": "only less or faster work there saves much",
     "exposed_comm": "overlap it with compute, or exchange less",
+    "remote_call": "see what they do meanwhile",
     "all_ranks": "traces of all ranks tell waiting from transfer",
     "exposed_memcpy": "overlap them with compute, or copy less",
     "device_copies": "avoid contiguous(), clone() and layout changes",
@@ -585,7 +593,7 @@ MEANINGS = {
     "casts": "kernels that only change a type take a part of most steps",
     "unfused_attention": "products, softmax and products of one shape in a row take much of the step",
     "unfused_optimizer": "an optimizer that could be fused takes much of the step",
-    "exposed_comm": "collectives run while nothing computes",
+    "exposed_comm": "collectives run, or calls of other processes, while nothing computes",
     "exposed_wait": "ranks wait for the last to arrive while nothing computes",
     "exposed_transfer": "ranks exchange data while nothing computes",
     "straggler": "the others wait for one rank, beyond chance",

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.edges import IN_BOTH
-from traceq.causes.host_line import PAUSES
 from traceq.compare.cause_names import MOST_OF_IT, cause_name, jitter_name, pace_name, phase_text
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import LAUNCHES
@@ -29,6 +28,7 @@ from traceq.compare.run_to_run import clear_change, comparable, error_of_mean, i
 from traceq.facts.events.forward_ops import RECOMPUTED
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
+from traceq.facts.timeline.host_pauses import PAUSES
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import Numbers

@@ -15,7 +15,7 @@ from traceq.causes.common_graph import CommonGraph
 from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_A, IN_B, IN_BOTH, EdgeKind, Edges
 from traceq.causes.holds import HoldKind
-from traceq.causes.host_line import ONCE, PAUSES, HostLine
+from traceq.causes.host_line import ONCE, HostLine
 from traceq.compare.cost_centers import actors
 from traceq.compare.labels import (
     LOADER,
@@ -36,6 +36,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.timeline.host_pauses import PAUSES
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen

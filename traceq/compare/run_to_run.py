@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.host_line import ONCE, PAUSES
+from traceq.causes.host_line import ONCE
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.labels import Label
 from traceq.compare.result import REPLACED_BY
+from traceq.facts.timeline.host_pauses import PAUSES
 from traceq.grouping import Numbers
 from traceq.intervals import sorted_unique
 

@@ -34,6 +34,8 @@ _RANGES = ("dynamo", "entire_frame_compile", "entire_backward_compile")
 """Names, in newer versions of torch, of the ranges around those of `dynamo_timed`."""
 _PROFILERS = re.compile(r"torch/profiler/profiler\.py\(\d+\): (__enter__|__exit__|start|stop|start_trace|stop_trace)$")
 """Frames in which the profiler starts and stops."""
+_NO_RANGE = re.compile(r"::|Backward\d*$|^Torch")
+"""Names of ops, of autograd's nodes and of torch.compile's regions, which no range of the program has."""
 _TIMED = " (dynamo_timed)"
 """End of the names of `torch._dynamo.utils.dynamo_timed`, since torch 2.0."""
 
@@ -83,7 +85,8 @@ def read_rank(path: Place) -> int:
 
 def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
     events, of_format = _with_ops_of_autograd(result.events)
-    events = _with_compile_ranges(_with_sequence_numbers(_with_short_names(events)))
+    events = _with_ranges_of_the_program(_with_short_names(events))
+    events = _with_compile_ranges(_with_sequence_numbers(events))
     events, metadata = _without_profilers_python(_with_slashes(events)), result.metadata
     world = _decoded(metadata, "distributedInfo", dict)
     return Trace(
@@ -216,6 +219,25 @@ def _with_compile_ranges(events: Events) -> Events:
     named = [name for name, text in texts.items() if text in _RANGES or text.endswith(_TIMED)]
     rows = (Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
     return _with_category(events, host[np.isin(events.name[host], named)], rows, Category.COMPILING)
+
+
+def _with_ranges_of_the_program(events: Events) -> Events:
+    """Return the events with ranges of the program (`record_function`), which early Kineto wrote as ops, as such.
+
+    They are what has ops in it, and no shapes where shapes are recorded, in a trace without annotations.
+    """
+    ops = events.rows(Category.CPU_OP)
+    unshaped = ops[events.shapes[ops] < 0]
+    if len(events.rows(Category.ANNOTATION)) or len(unshaped) == len(ops):
+        return events
+    named = [name for name in events.names_among(unshaped).tolist() if not _NO_RANGE.search(events.strings[name])]
+    ops = ops[np.lexsort((-events.end[ops], events.ts[ops], events.tid[ops], events.pid[ops]))]
+    this, following = ops[:-1], ops[1:]
+    same = (events.pid[this] == events.pid[following]) & (events.tid[this] == events.tid[following])
+    has_op = same & (events.end[following] <= events.end[this])
+    category = events.category.copy()
+    category[this[has_op & (events.shapes[this] < 0) & np.isin(events.name[this], named)]] = Category.ANNOTATION
+    return replace(events, category=category)
 
 
 def _with_slashes(events: Events) -> Events:

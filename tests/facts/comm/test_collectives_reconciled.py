@@ -146,6 +146,23 @@ def test_a_launch_that_no_group_encloses_belongs_to_no_call() -> None:
     assert sorted(counts(result)) == [("all_reduce", 0, 1, 0, 20), ("all_reduce", 1, 0, 0, 0)]
 
 
+@pytest.mark.parametrize(
+    ("name", "between", "is_linked"),
+    [
+        ("ncclBroadcastRing", (), True),
+        ("ncclAllReduceRing", (), False),
+        ("ncclBroadcastRing", (launch(15, 1, 2),), False),
+    ],
+)
+def test_a_range_that_ends_before_its_kernel_is_launched_is_of_that_kernel(
+    name: str, between: tuple[Event, ...], is_linked: bool
+) -> None:
+    """Of each step of a job of torch 1.8 two broadcasts were two rows: calls without time, kernels without calls."""
+    other = kernel("add", 18, 2, 2) if between else kernel("add", 8, 2, 2)
+    rows = annotation("nccl:broadcast", 10, 3), *between, other, launch(24, 1, 1), kernel(name, 40, 20, 1)
+    assert (("broadcast", 1, 1, 0, 20) in counts(collectives(*rows))) == is_linked
+
+
 def test_copy_engines_carry_a_call_that_launches_no_kernel() -> None:
     """Four peers, four copies: 40 us of copies, of which a kernel hides 5."""
     copies = [memcpy("DtoD (Device -> Device)", 30 + 10 * n, 10, 1 + n, size=1000) for n in range(4)]

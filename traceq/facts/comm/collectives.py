@@ -144,7 +144,8 @@ def collective_kernels(trace: Trace) -> Kernels:
     """Return the communication kernels with their calls.
 
     The call is the one around the launch, else the one of the same external id, else the last of the group that a
-    coalesced launch ends. Copies launched by a call without a kernel belong to that call.
+    coalesced launch ends, else one after which its thread launches the kernel next. Copies launched by a call without a
+    kernel belong to that call.
     """
     work, calls, events = device_work(trace), collective_calls(trace), trace.events
     kernels = np.flatnonzero(is_communication(trace))
@@ -153,6 +154,7 @@ def collective_kernels(trace: Trace) -> Kernels:
         call >= 0, call, first_index(events.external_id[calls.rows], events.external_id[work.rows[kernels]])
     )
     call = np.where(call >= 0, call, _last_call_in_group(trace, calls, work.call[kernels]))
+    call = np.where(call >= 0, call, _call_just_before(trace, calls, kernels, call))
     copies, copied_call = _copies(trace, calls, call)
     is_copy = np.r_[np.zeros(len(kernels), np.bool_), np.ones(len(copies), np.bool_)]
     kernels, call = np.r_[kernels, copies], np.r_[call, copied_call]
@@ -207,6 +209,26 @@ def _last_call_in_group(trace: Trace, calls: Calls, launches: NDArray[np.int64])
         index = np.searchsorted(events.ts[calls.rows[on_track]], events.ts[launches[selected]], "right") - 1
         call[selected[index >= 0]] = on_track[index[index >= 0]]
     return call
+
+
+def _call_just_before(
+    trace: Trace, calls: Calls, kernels: NDArray[np.int64], of_kernels: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the index into Calls of the call without a kernel after which each kernel is launched next, else -1.
+
+    On the thread of the call, and of its family: torch 1.8 ends the range of a call before its group of NCCL launches;
+    what later versions record of a call encloses them.
+    """
+    work, events, row_track = device_work(trace), trace.events, tracks(trace)
+    launches, call = events.by_start(sorted_unique(work.call[work.linked])), np.full(len(trace.events) + 1, -1)
+    without = np.setdiff1d(np.flatnonzero(matching(events, calls.rows, _ANNOTATED)), of_kernels)
+    for number, selected in by_value(row_track[calls.rows[without]]):
+        on_track, selected = launches[row_track[launches] == number], without[selected]
+        following = np.searchsorted(events.ts[on_track], events.ts[calls.rows[selected]])
+        call[np.r_[on_track, -1][following]] = selected
+    call[-1] = -1  # of no launch
+    index, name = call[np.where(work.linked[kernels], work.call[kernels], -1)], np.r_[calls.name, -1]
+    return np.where(name[index] == name_numbers(trace, events.name[work.rows[kernels]]), index, -1)
 
 
 def _rows_and_names(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

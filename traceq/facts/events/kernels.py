@@ -34,7 +34,9 @@ _KERNEL = re.compile(
     re.IGNORECASE,
 )
 
-COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):|^(rpc_(a?sync|remote)(_torchscript)?|to_here)#")
+REMOTE_CALL = re.compile(r"^(rpc_(a?sync|remote)(_torchscript)?|to_here)#")
+"""Host rows of a call of another process, by torch's RPC."""
+COMMUNICATION_ROW = re.compile(rf"^(nccl|gloo|hccl|xccl):|{REMOTE_CALL.pattern}")
 """Host rows of a collective, by backend, and of a call of another process."""
 
 COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")

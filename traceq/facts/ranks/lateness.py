@@ -21,6 +21,7 @@ from traceq.facts.ranks.job import RankQuery
 from traceq.facts.timeline.active_thread import launching_threads
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import origins
+from traceq.facts.timeline.host_pauses import PAUSES, host_pauses
 from traceq.facts.timeline.phases import other_annotations, phases
 from traceq.facts.timeline.steps import main_track, on_main_thread, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps, ns_by_phase
@@ -175,9 +176,10 @@ def _contents(trace: Trace, cell: PhaseCategory) -> dict[str, float]:
 
 
 def _named_host_contents(trace: Trace, _: None) -> dict[str, float]:
-    """Return ns of a counted step of the host's by op, and in Python by annotation, without waits for its device.
+    """Return ns of a counted step of the host's by op, and in Python by annotation.
 
-    Python outside of annotations is left out: there the main thread may wait for the backward pass of another thread.
+    Without waits for its device. Python outside of annotations is left out: there the main thread may wait for the
+    backward pass of another thread.
     """
     host, calls = _host_spans(trace), blocking_calls(trace)
     waits = spans(calls.start[~calls.is_alloc], calls.end[~calls.is_alloc])
@@ -205,12 +207,13 @@ def _host_spans(trace: Trace) -> Spans:
 
 
 def _host_op_ns(trace: Trace, cell_spans: Spans) -> dict[str, int]:
-    """Return ns of the host by outermost op within the spans, and of Python between them.
+    """Return ns of the host by outermost op within the spans, of Python between them, and of pauses apart.
 
     Between the ops of the main thread, which may wait for a backward pass, those of the other threads that launch
     count. Python is split by the innermost annotation around it.
     """
-    ns_of, between = Counter[str](), cell_spans
+    pauses = intersect(cell_spans, host_pauses(trace))
+    ns_of, between = Counter({PAUSES: measure(pauses)} if len(pauses) else {}), subtract(cell_spans, pauses)
     for track in launching_threads(trace):
         top = _outermost(trace, track)
         ns_of.update(_ns_by_name(trace, top, measure_within(between, trace.events.ts[top], trace.events.end[top])))

@@ -20,6 +20,7 @@ from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.data_loading import LOADER_RANGE, loader_waits
+from traceq.facts.timeline.host_pauses import host_pauses
 from traceq.facts.timeline.once import OnceKind, once
 from traceq.facts.timeline.phases import other_annotations
 from traceq.facts.timeline.python_places import lines_between_ops
@@ -27,7 +28,7 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.grouping import Numbers
-from traceq.intervals import Spans, contains, count_before, cut, span_index
+from traceq.intervals import Spans, contains, count_before, cut, sorted_unique, span_index
 from traceq.model import Category, Trace
 
 
@@ -98,7 +99,8 @@ class HostLabels:
 class IdleCause(IntEnum):
     """Why the device does nothing; JSON uses the names in lower case with spaces.
 
-    HOST: the host does something that the trace does not have, as it has no host ops.
+    HOST: the host does something that the trace does not have, as it has no host ops. HOST_PAUSE: its thread does not
+    run.
     """
 
     SYNC = 0
@@ -112,6 +114,7 @@ class IdleCause(IntEnum):
     HOST = 8
     COMPILING = 9
     ONCE = 10
+    HOST_PAUSE = 11
 
 
 _CAUSE = {
@@ -158,6 +161,7 @@ def idleness(trace: Trace) -> Idleness:
     category, time_ns = partition.category[piece], active.time_ns  # one host activity per piece
     cause = np.array([_CAUSE.get(TimeCategory(code), 0) for code in range(len(TimeCategory))], np.int8)[category]
     host = np.flatnonzero(cause == IdleCause.HOST_OP)
+    cause[host[contains(host_pauses(trace), time_ns[host])]] = IdleCause.HOST_PAUSE
     cause[host[contains(loader_waits(trace), time_ns[host])]] = IdleCause.DATA_LOADER
     labels = HostLabels(trace)
     name, line = np.zeros(len(parts), np.int32), np.zeros(len(parts), np.int32)
@@ -197,9 +201,10 @@ def _cut_at_host_changes(
 ) -> tuple[Spans, NDArray[np.int64], ActiveThread]:
     """Return (parts, the piece of the partition that each belongs to, the thread that explains it).
 
-    Pieces are cut where an op, an annotation or a Python frame begins or ends.
+    Pieces are cut where an op, an annotation, a Python frame or a pause begins or ends.
     """
-    parts, source = cut(partition.parts.take(idle, axis=0), host_boundaries(trace))
+    boundaries = sorted_unique(host_boundaries(trace), host_pauses(trace).ravel())
+    parts, source = cut(partition.parts.take(idle, axis=0), boundaries)
     piece = idle[source]
     main, work = main_track(trace), device_work(trace)
     active = active_thread(trace, parts[:, 0].copy())

@@ -20,6 +20,8 @@ from traceq.grouping import group
 from traceq.intervals import Spans, empty, intersect, measure_within, span_index, spans, union
 from traceq.model import Category, Trace
 
+PAUSES = "host pauses"
+"""Name of all host time in which its threads pause."""
 _LEAST_PART = 0.1
 """Part of the steps: any host pauses now and then, for at most 0.08 of them in 14 of 15 jobs with pauses."""
 
