@@ -15,7 +15,7 @@ import pytest
 from paths import ROOT, TESTS
 from patience import patient
 from recording import MAIN
-from seeded_job import COMPILED, FAILS_AT, KINDS, NUM_STEPS
+from seeded_job import FAILS_AT, KINDS, NUM_STEPS
 
 pytest.importorskip("torch", reason="recording needs torch")
 
@@ -108,4 +108,4 @@ def test_a_recorded_job_does_what_it_does_alone(kind: str, tmp_path: Path) -> No
     for each in (trained_on, stopped):
         assert each.processes == alone.processes == []
         assert each.warnings <= alone.warnings
-        assert each.temporary_files == alone.temporary_files or kind in COMPILED
+        assert each.temporary_files == alone.temporary_files

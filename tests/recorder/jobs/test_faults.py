@@ -30,9 +30,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]  # `make guard` runs them
 FAULTY = [
     *((PhaseStack, name) for name in ("end", "is_inside_model", "_is_backward", "_is_open")),
     *((StepTracker, name) for name in ("add", "was_regular", "num_batches", "optimizer_steps", "_ends_step")),
+    *((StepTracker, name) for name in ("_learn_before", "_usual_steps")),
     (step_tracker, "learn_pattern"),
     (step_tracker, "split_steps"),
-    (UsualSteps, "add"),
+    *((UsualSteps, name) for name in ("add", "events", "num_batches", "_learn")),
     (JobBatches, "add"),
     (LossByArm, "note"),
     (LossByArm, "end_step"),
@@ -44,6 +45,8 @@ FAULTY = [
     (job_process, "start_rank"),
     *((JobProcess, name) for name in ("backward_began", "batch_requested", "batch_delivered")),
     *((JobProcess, name) for name in ("optimizer_began", "optimizer_left", "optimizer_stepped")),
+    *((JobProcess, name) for name in ("optimizer_made", "_watch_loop", "_be_watched")),
+    *((JobProcess, name) for name in ("_find_models", "_settle_models")),
     *((JobProcess, name) for name in ("_begin_step", "_start", "_finish", "_end", "_note_failure")),
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count, cycle, islice
+from itertools import chain, count, cycle, islice
 
 import pytest
 
@@ -266,3 +266,24 @@ def test_what_an_irregular_step_does_is_known_by_its_events(odd: str, kind: tupl
             break
     else:
         raise AssertionError("no irregular step")
+
+
+@pytest.mark.parametrize(
+    ("odd", "kind"),
+    [
+        ("L F B L f L f S L F B O0", ("evaluation", "checkpoint")),
+        ("L f L f E L F B L F B O0", ("evaluation", "epoch")),
+        ("L F B E L F B O0", ("epoch",)),
+        ("L F B L F B O0 S", ("checkpoint",)),
+    ],
+)
+def test_what_an_irregular_step_does_is_known_where_numbers_of_batches_vary(odd: str, kind: tuple[str, ...]) -> None:
+    tracker = StepTracker()
+    usual = [["L", "F", "B"] * (2 + number % 3) + ["O0"] for number in range(20)]
+    kinds = [
+        tracker.kind_of_step()
+        for event in [*chain.from_iterable(usual), *odd.split(), *usual[0], "L"]
+        if tracker.add(event) and not tracker.was_regular()
+    ]
+    assert kind in kinds
+    assert not any(len(each) > len(kind) for each in kinds)

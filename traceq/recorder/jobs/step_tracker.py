@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -269,8 +270,12 @@ class StepTracker:
     def kind_of_step(self) -> WorkKind:
         """Return what the step before the last begin did besides what usual ones do."""
         usual = self._usual_steps()
+        events = usual.events(self.arm)
         more = Counter(usual.form.of(self._last_step))
-        more.subtract(usual.events(self.arm))
+        more.subtract(events)
+        # of joined batches the first after an evaluation is a part of its own: `(L f S L F B)*`
+        for part in [each for each in more if each.startswith("(") and more[each] > 0]:
+            more += Counter(re.findall(r"\w+", part)) - Counter(re.findall(r"\w+", " ".join(events)))
         kinds: WorkKind = ("evaluation" if more[BATCH] > 0 else "rollout", "checkpoint", "epoch")
         events = (NO_GRAD_FORWARD, SAVE, EPOCH)
         return tuple(kind for kind, event in zip(kinds, events, strict=True) if more[event] > 0) or OTHER_STEPS
