@@ -171,8 +171,11 @@ class JobGain:
 
 
 def job_gain(job: Job, intervention: Intervention) -> JobGain | None:
-    """Return what a job gains by a change; None where its ranks cannot be replayed together, or it is not there."""
-    replay = played_job(job)
+    """Return what a job gains by a change; None where its ranks cannot be replayed together, or it is not there.
+
+    Waits for ranks that were not read would count as transfers, which no change of the others shortens.
+    """
+    replay = None if job.lacks_ranks else played_job(job)
     if replay is None:
         return None
     try:

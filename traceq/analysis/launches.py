@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, is_told_once, job_gain, on_the_worst_rank, step_lengths
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, Claim, Measure, Subject, by_step, measured
+from traceq.causes.replay import replay_of
+from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim, Measure, Subject, by_step, measured
 from traceq.claims.limits import LARGE, MOST, MUCH, SHORT_GAP
 from traceq.facts.events.copies import copies_to_host, host_copies, ops_that_copy_to_host
 from traceq.facts.events.device_work import device_work
@@ -33,6 +34,7 @@ from traceq.model import Category, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
 from traceq.whatif.interventions import NoLaunchLatency
+from traceq.whatif.predict import is_replayed
 
 _HAS_GRAPHS = re.compile(r"^(cuda|cu|hip)[A-Z]")
 """Calls of a runtime that captures graphs."""
@@ -194,14 +196,17 @@ def _launch_bound(trace: Trace, waits: _ShortWaits) -> Claim:
     by_phase = np.bincount(partition.phase, waits.ns, len(names))
     phase, line = names[int(by_phase.argmax())], _awaited_line(trace, waits)
     is_in_phase = phase != OTHER and by_phase.max() >= MOST * waited_ns
+    ns, latency_ns = round(waited_ns / num), round(int(partition.ns[latency].sum()) / num)
     measures = measured(
         host_bound_ns=round(int(partition.ns[host_bound].sum()) / num),
         tiny_pct=100 * float(launched_kernels(trace).tiny.mean()),
         syncs_mean=_num_uncapturable(trace) / num or None,
-        latency_ns=round(int(partition.ns[latency].sum()) / num),
+        latency_ns=latency_ns,
     )
-    ns, subject = round(waited_ns / num), Subject(phase=phase if is_in_phase else "", line=line)
-    return Claim("launch_bound", ns, subject, _measures(trace, waits) | measures, (0, ns), AT_MOST, _remedy(trace))
+    gain, gain_by, subject = (0, ns), AT_MOST, Subject(phase=phase if is_in_phase else "", line=line)
+    if is_replayed(trace):
+        gain, gain_by = (0, min(ns + latency_ns, replay_of(trace).without_host_time.most_ns)), BY_REPLAY
+    return Claim("launch_bound", ns, subject, _measures(trace, waits) | measures, gain, gain_by, _remedy(trace))
 
 
 def _measures(trace: Trace, waits: _ShortWaits) -> dict[str, Measure]:
