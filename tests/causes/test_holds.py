@@ -57,6 +57,17 @@ def test_a_free_waits_for_every_stream_if_that_was_over_and_an_allocation_for_no
     assert (kind, sorted(names)) == (HoldKind.ALLOC, ["far", "near"] if awaited else [])
 
 
+@pytest.mark.parametrize(
+    ("until", "awaited"), [(2100, True), (9000, False), (1900, False)], ids=["idle", "loads on", "not idle yet"]
+)
+def test_a_launch_that_loads_waits_for_all_work_if_the_device_is_idle_by_then(until: int, awaited: bool) -> None:
+    running = [launch(2, 2, 1), kernel("ncclKernel_AllReduce", 10, 1990, 1, stream=20)]
+    loading = [launch(20, until - 20, 2), kernel("new", until + 5, 10, 2)]
+    again = [row for n in (3, 4, 5) for row in (launch(n * 20_000, 5, n), kernel("new", n * 20_000 + 10, 10, n))]
+    ((kind, start, names),) = kinds_and_work(build(op("forward", 0, 200_000), *running, *loading, *again))
+    assert (kind, start, names) == (HoldKind.LOAD, 20, ["ncclKernel_AllReduce"] if awaited else [])
+
+
 def queue(num: int, blocked_from: int, blocked_us: float) -> Trace:
     """Launches every 2 us of kernels that each take 100; from one on each call takes longer."""
     rows, begin = list[Event](), 0.0

@@ -235,3 +235,19 @@ def test_what_only_some_traced_steps_have_says_so(evaluates: tuple[int, ...], in
 
     causes = diff_runs(Run("a", (steps(evaluates),)), Run("b", (steps(()),))).causes
     assert [cause.in_steps for cause in causes if "aten::item" in cause.name and cause.delta_num] == [in_steps]
+
+
+def test_a_load_that_waits_for_a_collective_is_no_longer_where_the_collective_is() -> None:
+    """With lazy loading a kernel's first launch waits until the device is idle."""
+
+    def run(gathers_until: int) -> list[Event]:
+        rows = [launch(2, 2, 1), kernel("ncclDevKernel_AllGather", 10, gathers_until - 10, 1, stream=20)]
+        rows += [launch(20, gathers_until - 10, 2), kernel("new", gathers_until + 20, 10, 2)]
+        later = [gathers_until + 100 * number for number in (1, 2, 3, 4)]
+        for number, begin in enumerate(later, 3):
+            rows += [launch(begin, 5, number), kernel("new", begin + 20, 10, number)]
+        return rows
+
+    delta, _, causes = explained(run(9_000), run(3_000))
+    assert delta == -6000
+    assert {cause.name: cause.delta_ns // 1000 for cause in causes.values() if cause.delta_ns} == {"all_gather": -6000}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.edges import IN_A, IN_B, IN_BOTH
 from traceq.causes.holds import HoldKind
-from traceq.causes.host_line import HostLine
+from traceq.causes.host_line import ONCE, HostLine
 from traceq.compare.cost_centers import CAUSE_KINDS, FOR, LAUNCHES, Actors, actors
 from traceq.compare.result import AND, REPLACED_BY
 from traceq.facts.events.nesting import tracks
@@ -216,6 +216,8 @@ def hold_labels(line: HostLine) -> Labelled:
         kind, phase_number, op, name_number, line_number, module = key[5:]
         if kind < 0:
             labels.append(label_of(all_actors, names, *key[:5]))
+        elif kind == HoldKind.LOAD:  # as all of the host that is once, wherever it is
+            labels.append(Label("host", ONCE))
         elif kind in _WITHOUT_OP:
             labels.append(replace(_WITHOUT_OP[kind], phase=names[phase_number]))
         else:
