@@ -216,12 +216,12 @@ class _Table:
         return causes, self._joined(minor), replace(jitter, sd_ns=max(jitter.sd_ns, error_ns, scatter_ns))
 
     def _within_own_change(self, row: _Row) -> _Row:
-        """Return a row of kernels or host ops of which those without a pair have no more ns than they take.
+        """Return a row of which kernels, collectives and host ops without a pair have no more ns than they take.
 
         Work that was not paired may be on the longest path of one side and hidden on the other, as where the order of
         two blocks changed: that is no change of it, but the rest, `hidden`.
         """
-        is_own = self.parts.labels[row.labels[0]].kind in ("kernel", "host")
+        is_own = self.parts.labels[row.labels[0]].kind in ("kernel", "host", "collective")
         if not is_own or self.events[list(row.labels)].sum():
             return row
         ns, own_ns = (float(column[list(row.labels)].sum()) for column in (self.unpaired, self.unpaired_own))
