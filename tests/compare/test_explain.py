@@ -251,3 +251,23 @@ def test_a_load_that_waits_for_a_collective_is_no_longer_where_the_collective_is
     delta, _, causes = explained(run(9_000), run(3_000))
     assert delta == -6000
     assert {cause.name: cause.delta_ns // 1000 for cause in causes.values() if cause.delta_ns} == {"all_gather": -6000}
+
+
+def test_small_ops_of_one_op_that_are_gone_are_one_cause() -> None:
+    """Each is less than 1 % of the delta, of which another op is most; together they are more."""
+
+    def run(calls: tuple[str, ...], slow: float) -> list[Event]:
+        begins = [20 + 9 * number for number in range(len(calls))]
+        until = 20 + 9 * len(calls)
+        rows = [
+            op("aten::linear", 10, until + 10),
+            *(op(name, begin, 9) for name, begin in zip(calls, begins, strict=True)),
+        ]
+        rows += [launch(until, 5, 1), kernel("gemm", until + 10, 5, 1), op("aten::slow", until + 30, slow)]
+        return [*rows, launch(until + slow + 40, 5, 2), kernel("gemm", until + slow + 50, 5, 2)]
+
+    small = ("aten::t", "aten::view", "aten::expand", "aten::reshape")
+    delta, _, causes = explained(run(small, 3_000), run((), 1_000))
+    assert delta == -2036
+    costs = {cause.path: cause.delta_ns // 1000 for cause in causes.values() if cause.delta_ns}
+    assert costs == {"aten::slow": -2000, "aten::linear > aten::t (and 3 more)": -36}

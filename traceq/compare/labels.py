@@ -29,6 +29,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
 
+AND_MORE = re.compile(r" \(and (\d+) more\)$")
 _INSTANCE, _VENDOR = re.compile(r"_\d+$"), re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 
 
@@ -152,6 +153,12 @@ def and_more(names: Sequence[str]) -> str:
     """Return `aten::mm (and 2 more)` of several names, the first of which is told."""
     distinct = list(dict.fromkeys(names))
     return distinct[0] + (f" (and {len(distinct) - 1} more)" if len(distinct) > 1 else "")
+
+
+def without_more(name: str) -> tuple[str, int]:
+    """Return (`aten::mm`, 2) of `aten::mm (and 2 more)`."""
+    more = AND_MORE.search(name)
+    return (name[: more.start()], int(more[1])) if more else (name, 0)
 
 
 def is_same_work(a: Label, b: Label) -> bool:
