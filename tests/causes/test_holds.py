@@ -13,7 +13,7 @@ from traceq.model import Trace
 
 def kinds_and_work(trace: Trace, queue_length: int = 0) -> list[tuple[HoldKind, int, list[str]]]:
     """(kind, start in us, names of what it waits for) of each hold, by start."""
-    result: HostHolds = holds(trace, queue_length, with_silent=False)
+    result: HostHolds = holds(trace, queue_length, for_replay=False)
     work = device_work(trace)
     awaited = [
         [trace.events.text(int(work.rows[unit])) for unit in result.work[result.wait == hold].tolist()]

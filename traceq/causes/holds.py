@@ -73,13 +73,13 @@ class HostHolds:
         return len(self.kind)
 
 
-def holds(trace: Trace, queue_length: int, *, with_silent: bool) -> HostHolds:
+def holds(trace: Trace, queue_length: int, *, for_replay: bool) -> HostHolds:
     """Return the holds of the host line; with a `queue_length` above 0 every launch may wait for a place in the queue.
 
-    Besides blocking calls and loader waits: every other copy call, every device synchronize, the profiler's last one
-    included, and every call that loads a kernel. They block in one recording and not in another, and both need the same
-    instants. `with_silent` waits that
-    leave no row, such as those of torch's allocator before it frees: a guess that may differ between two recordings.
+    Besides blocking calls and loader waits: every other copy call and every device synchronize, the profiler's last one
+    included. They block in one recording and not in another, and both need the same instants, as of calls that load a
+    kernel, but `for_replay`, which leaves out what is once. There waits that leave no row are holds, such as those of
+    torch's allocator before it frees: a guess that may differ between two recordings.
     """
     events, work = trace.events, device_work(trace)
     waits, blocking = host_waits(trace), blocking_calls(trace)
@@ -88,7 +88,7 @@ def holds(trace: Trace, queue_length: int, *, with_silent: bool) -> HostHolds:
     kind = np.where(is_call, np.r_[blocking.kind, 0][waits.call], HoldKind.LOADER).astype(np.int64)
     copies, copy_kind, copy_work = _other_copies(trace, work, row)
     synchronizes = _other_synchronizes(trace, row)
-    loads = np.setdiff1d(kernel_loading_calls(trace), np.r_[row, copies])
+    loads = copies[:0] if for_replay else np.setdiff1d(kernel_loading_calls(trace), np.r_[row, copies])
     queued = _launches(trace, work, np.r_[row, copies, loads]) if queue_length else copies[:0]
     rows = np.r_[copies, synchronizes, loads, queued]
     first_copy, first_synchronize = len(row), len(row) + len(copies)
@@ -98,7 +98,7 @@ def holds(trace: Trace, queue_length: int, *, with_silent: bool) -> HostHolds:
     all_wait, all_work = _device_waits(trace, work, synchronizes, must_have_ended=False)
     load_wait, load_work = _waits_of_loads(trace, work, loads)
     has_awaited = copy_kind != HoldKind.COPY
-    silent_start, silent_end, silent_work = _silent_waits(trace, work) if with_silent else (copies[:0],) * 3
+    silent_start, silent_end, silent_work = _silent_waits(trace, work) if for_replay else (copies[:0],) * 3
     without_call, silent = np.full(len(rows) + len(silent_work), -1), np.full(len(silent_work), HoldKind.SILENT)
     by_kind = (synchronizes, HoldKind.DEVICE), (loads, HoldKind.LOAD), (queued, HoldKind.QUEUE)
     others = copy_kind, *(np.full(len(calls), int(of_kind)) for calls, of_kind in by_kind), silent
