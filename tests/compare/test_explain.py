@@ -253,6 +253,24 @@ def test_a_load_that_waits_for_a_collective_is_no_longer_where_the_collective_is
     assert {cause.name: cause.delta_ns // 1000 for cause in causes.values() if cause.delta_ns} == {"all_gather": -6000}
 
 
+def test_a_load_that_only_one_side_has_is_one_time_work_with_its_wait() -> None:
+    """B has loaded the kernel before: its host does not wait for the collective and launches what is long at once."""
+
+    def run(launched_until: int) -> list[Event]:
+        rows = [launch(2, 2, 1), kernel("ncclDevKernel_AllGather", 10, 8990, 1, stream=20)]
+        rows += [launch(20, launched_until - 20, 2), kernel("new", launched_until + 10, 10, 2)]
+        for number in (1, 2, 3, 4):
+            begin = launched_until + 100 * number
+            rows += [launch(begin, 5, 2 + number), kernel("new", begin + 10, 8000 if number == 4 else 10, 2 + number)]
+        return rows
+
+    delta, _, causes = explained(run(9_010), run(25))
+    assert delta == -8420
+    assert {cause.name: cause.delta_ns // 1000 for cause in causes.values() if cause.names_a_change} == {
+        "one-time work": -8425
+    }
+
+
 def test_small_ops_of_one_op_that_are_gone_are_one_cause() -> None:
     """Each is less than 1 % of the delta, of which another op is most; together they are more."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.edges import IN_BOTH
-from traceq.causes.host_line import PAUSES
+from traceq.causes.host_line import ONCE, PAUSES
 from traceq.compare.cause_names import MOST_OF_IT, cause_name, jitter_name, pace_name, phase_text
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import LAUNCHES
@@ -254,7 +254,8 @@ class _Table:
         Work that was not paired may be on the longest path of one side and hidden on the other, as where the order of
         two blocks changed: that is no change of it, but the rest, `hidden`.
         """
-        is_own = self.parts.labels[row.labels[0]].kind in ("kernel", "host", "collective")
+        head = self.parts.labels[row.labels[0]]
+        is_own = head.kind in ("kernel", "host", "collective") and head.name != ONCE  # a load may wait for the device
         if not is_own or self.events[list(row.labels)].sum():
             return row
         ns, own_ns = (float(column[list(row.labels)].sum()) for column in (self.unpaired, self.unpaired_own))
