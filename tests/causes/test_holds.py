@@ -13,7 +13,7 @@ from traceq.model import Trace
 
 def kinds_and_work(trace: Trace, queue_length: int = 0) -> list[tuple[HoldKind, int, list[str]]]:
     """(kind, start in us, names of what it waits for) of each hold, by start."""
-    result: HostHolds = holds(trace, queue_length, with_silent=False)
+    result: HostHolds = holds(trace, queue_length, for_replay=False)
     work = device_work(trace)
     awaited = [
         [trace.events.text(int(work.rows[unit])) for unit in result.work[result.wait == hold].tolist()]
@@ -55,6 +55,17 @@ def test_a_free_waits_for_every_stream_if_that_was_over_and_an_allocation_for_no
 ) -> None:
     ((kind, _, names),) = kinds_and_work(two_streams(call(name, 20, until - 20)))
     assert (kind, sorted(names)) == (HoldKind.ALLOC, ["far", "near"] if awaited else [])
+
+
+@pytest.mark.parametrize(
+    ("until", "awaited"), [(2100, True), (9000, False), (1900, False)], ids=["idle", "loads on", "not idle yet"]
+)
+def test_a_launch_that_loads_waits_for_all_work_if_the_device_is_idle_by_then(until: int, awaited: bool) -> None:
+    running = [launch(2, 2, 1), kernel("ncclKernel_AllReduce", 10, 1990, 1, stream=20)]
+    loading = [launch(20, until - 20, 2), kernel("new", until + 5, 10, 2)]
+    again = [row for n in (3, 4, 5) for row in (launch(n * 20_000, 5, n), kernel("new", n * 20_000 + 10, 10, n))]
+    ((kind, start, names),) = kinds_and_work(build(op("forward", 0, 200_000), *running, *loading, *again))
+    assert (kind, start, names) == (HoldKind.LOAD, 20, ["ncclKernel_AllReduce"] if awaited else [])
 
 
 def queue(num: int, blocked_from: int, blocked_us: float) -> Trace:

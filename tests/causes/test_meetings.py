@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from builder import Event, build, comms, kernel, launch, op, step, world
 from simulator import US, Shape, a_job, run_of
 from simulator.meetings import Late, Meetings
 
 from traceq.causes.common_steps import common_steps, job_clocks
 from traceq.causes.edges import EdgeKind
 from traceq.causes.longest_path import longest_paths
+from traceq.model import Trace
 
 PLAN = [("all_gather", 1000), ("all_reduce", 4000), ("all_reduce", 2000), ("reduce_scatter", 1000)]
 JOB = Meetings(PLAN, num_ranks=4, late=Late(3, 0))
@@ -69,3 +71,33 @@ def test_collectives_in_another_order_on_a_rank_are_not_taken_for_a_circle() -> 
         common = common_steps(*sides, 0)
         replayed, _ = longest_paths(common.graph.first_edge, common.graph.edges.source, common.weights.a)
         assert np.flatnonzero(replayed != common.graph.time_a).tolist() == []
+
+
+def rank_of(number: int, *launched: tuple[str, int], last_us: int = 50) -> Trace:
+    """Launch collectives and kernels, by (name, us), in a rank of two that exchange something 30 times before."""
+    launched = (*(("allgather", 100 * n) for n in range(1, 31)), *launched)
+    rows = list[Event]()
+    for corr, (name, begin) in enumerate(launched, 1):
+        is_kernel, dur = name in ("mm", "add"), last_us if corr == len(launched) else 50
+        rows += [op(f"aten::{name}", begin, 10) if is_kernel else comms(name, begin, 10, **{"Group size": 2})]
+        kernel_name, stream = (name, 7) if is_kernel else (f"ncclDevKernel_{name}", 20)
+        rows += [launch(begin + 2, 4, corr), kernel(kernel_name, begin + 10, dur, corr, stream=stream)]
+    return build(step(0, 5000), *rows, **world(number, 2))
+
+
+def test_ranks_that_moved_a_collective_in_opposite_directions_meet_in_the_others() -> None:
+    before, after = (
+        (("mm", 3160), ("add", 3180), ("allreduce", 3200)),
+        (("allreduce", 3200), ("mm", 3220), ("add", 3240)),
+    )
+    a, b = ([rank_of(0, *first), rank_of(1, *second)] for first, second in ((before, after), (after, before)))
+    common = common_steps(a, b)
+    meets = common.graph.edges.kind == EdgeKind.MEET
+    assert (len(common.a), int(meets.sum())) == (2, 30 * 2)
+
+
+def test_parts_of_a_collective_that_end_apart_meet() -> None:
+    """Of an all-to-all each rank waits for its own part of the data."""
+    ranks = [rank_of(number, ("alltoall", 3200), last_us=us) for number, us in ((0, 50), (1, 350))]
+    graph = common_steps(ranks, ranks).graph
+    assert int((graph.edges.kind == EdgeKind.MEET).sum()) == 31 * 2

@@ -74,7 +74,7 @@ def test_a_recording_weighs_what_both_sides_of_a_comparison_with_itself_weigh() 
     """Also edges that run backwards by the clocks, and calls that returned before the work that they wait for."""
     early = call("cudaDeviceSynchronize", 620, 30), launch(700, 2, 9), kernel("late", 698, 200, 9)
     for trace in (build(*launched(4, 60, 7, -3, 30, dur=150), *early), *run_of(a_job(3)).traces):
-        rank = graph_of_one(anchors(trace, 1, thread_chains(trace), with_silent=True))
+        rank = graph_of_one(anchors(trace, 1, thread_chains(trace), for_replay=True))
         both, one, usual = common_graph([rank], [RankClock()], 0, 1), recording_graph(rank, 1), usual_times(7_000)
         of_both = edge_weights(both, usual)
         is_one = both.edges.kind != EdgeKind.SINK

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builder import build, kernel, launch, op, step
+from builder import annotation, build, kernel, launch, op, step
 from made_sides import H100, MANIFEST, PAIRS, plain, rows, verdict
 from statements import only, statements
 
@@ -122,3 +122,17 @@ def test_a_device_without_a_recorded_name_may_be_the_same_one() -> None:
     assert other.comparable.reasons == ("device: cuda against AMD Instinct MI300X VF",)
     on_cpu = Run("cpu", (build(step(0, 50), op("aten::mm", 5, 20)),))
     assert diff_runs(plain(20, **UNNAMED), on_cpu).comparable.reasons == ("device: cuda against cpu",)
+
+
+def test_an_annotation_around_a_whole_side_is_a_phase_where_it_is_one_of_the_other_side() -> None:
+    """By itself it tells no more than the step, which then has the phases of a training step."""
+    mms = [row for n in range(1, 6) for row in (op("aten::mm", 10 * n, 8), launch(10 * n + 1, 2, n))]
+    mms += [kernel("gemm", 10 * n + 5, 4, n) for n in range(1, 6)]
+    copies = [op("aten::copy_", 70, 10), launch(71, 2, 9), kernel("copy", 75, 5, 9)]
+    one = Run("a", (build(annotation("infer", 10, 55), *mms),))
+    two = Run("b", (build(annotation("infer", 10, 55), *mms, annotation("inputs", 70, 20), *copies),))
+    for a, b in ((one, two), (two, one)):
+        result = diff_runs(a, b)
+        assert {cell.phase for cell in result.cells if cell.a_ns or cell.b_ns} <= {"infer", "inputs", "other"}
+        assert not [cause.name for cause in result.causes if "gemm" in cause.name]
+    assert {cell.phase for cell in diff_runs(one, one).cells if cell.a_ns} >= {"forward"}

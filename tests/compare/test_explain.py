@@ -235,3 +235,57 @@ def test_what_only_some_traced_steps_have_says_so(evaluates: tuple[int, ...], in
 
     causes = diff_runs(Run("a", (steps(evaluates),)), Run("b", (steps(()),))).causes
     assert [cause.in_steps for cause in causes if "aten::item" in cause.name and cause.delta_num] == [in_steps]
+
+
+def test_a_load_that_waits_for_a_collective_is_no_longer_where_the_collective_is() -> None:
+    """With lazy loading a kernel's first launch waits until the device is idle."""
+
+    def run(gathers_until: int) -> list[Event]:
+        rows = [launch(2, 2, 1), kernel("ncclDevKernel_AllGather", 10, gathers_until - 10, 1, stream=20)]
+        rows += [launch(20, gathers_until - 10, 2), kernel("new", gathers_until + 20, 10, 2)]
+        later = [gathers_until + 100 * number for number in (1, 2, 3, 4)]
+        for number, begin in enumerate(later, 3):
+            rows += [launch(begin, 5, number), kernel("new", begin + 20, 10, number)]
+        return rows
+
+    delta, _, causes = explained(run(9_000), run(3_000))
+    assert delta == -6000
+    assert {cause.name: cause.delta_ns // 1000 for cause in causes.values() if cause.delta_ns} == {"all_gather": -6000}
+
+
+def test_a_load_that_only_one_side_has_is_one_time_work_with_its_wait() -> None:
+    """B has loaded the kernel before: its host does not wait for the collective and launches what is long at once."""
+
+    def run(launched_until: int) -> list[Event]:
+        rows = [launch(2, 2, 1), kernel("ncclDevKernel_AllGather", 10, 8990, 1, stream=20)]
+        rows += [launch(20, launched_until - 20, 2), kernel("new", launched_until + 10, 10, 2)]
+        for number in (1, 2, 3, 4):
+            begin = launched_until + 100 * number
+            rows += [launch(begin, 5, 2 + number), kernel("new", begin + 10, 8000 if number == 4 else 10, 2 + number)]
+        return rows
+
+    delta, _, causes = explained(run(9_010), run(25))
+    assert delta == -8420
+    assert {cause.name: cause.delta_ns // 1000 for cause in causes.values() if cause.names_a_change} == {
+        "one-time work": -8425
+    }
+
+
+def test_small_ops_of_one_op_that_are_gone_are_one_cause() -> None:
+    """Each is less than 1 % of the delta, of which another op is most; together they are more."""
+
+    def run(calls: tuple[str, ...], slow: float) -> list[Event]:
+        begins = [20 + 9 * number for number in range(len(calls))]
+        until = 20 + 9 * len(calls)
+        rows = [
+            op("aten::linear", 10, until + 10),
+            *(op(name, begin, 9) for name, begin in zip(calls, begins, strict=True)),
+        ]
+        rows += [launch(until, 5, 1), kernel("gemm", until + 10, 5, 1), op("aten::slow", until + 30, slow)]
+        return [*rows, launch(until + slow + 40, 5, 2), kernel("gemm", until + slow + 50, 5, 2)]
+
+    small = ("aten::t", "aten::view", "aten::expand", "aten::reshape")
+    delta, _, causes = explained(run(small, 3_000), run((), 1_000))
+    assert delta == -2036
+    costs = {cause.path: cause.delta_ns // 1000 for cause in causes.values() if cause.delta_ns}
+    assert costs == {"aten::slow": -2000, "aten::linear > aten::t (and 3 more)": -36}

@@ -16,6 +16,7 @@ from statements import codes, of_code, only
 
 from traceq.claims.claim import Measure
 from traceq.compare.diff import diff_runs
+from traceq.compare.explain import explain
 from traceq.compare.ranks import explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import CellDelta, Diff, Diffs, RankDelta, Traced
 from traceq.compare.statement import state
@@ -127,6 +128,22 @@ def test_whichever_rank_is_late_and_wherever_it_is_named_with_its_delay(seed: in
     assert late.ns - SLACK <= result.traced.delta_ns <= late.ns  # other ranks came later before: that much is hidden
     assert result.causes[0].delta_ns == pytest.approx(result.traced.delta_ns, rel=0.0005)
     assert "aten::prepare" in result.causes[0].name
+
+
+@pytest.mark.parametrize("explained", [0, 3])
+def test_a_late_rank_is_no_change_of_a_collective_that_is_issued_in_another_place(explained: int) -> None:
+    """Rank 3 takes 400 us less before the second collective of B, which issues all but the first in reverse."""
+    plan = [("all_gather", 1000), ("all_reduce", 4000), ("all_reduce", 2000), ("reduce_scatter", 1000)]
+    sides = [
+        run_of(Meetings(issued, num_ranks=4, late=Late(3, ns, 1, in_kernel=True)).job(random.Random(1))).traces
+        for issued, ns in ((plan, 400 * US), ([plan[0], *plan[:0:-1]], 0))
+    ]
+    (a, b), *peers = sorted(zip(*sides, strict=True), key=lambda rank: rank[0].rank != explained)
+    traced, _, causes = explain(a, b, peers)
+    assert traced.delta_ns == pytest.approx(-400 * US, abs=SLACK)
+    assert max(abs(cause.delta_ns) for cause in causes if cause.kind == "collective") < 40 * US
+    (late,) = (cause for cause in causes if cause.kind == "kernel")
+    assert (late.name, late.delta_ns) == ("rank 3: gemm", pytest.approx(-400 * US, abs=SLACK))
 
 
 def test_traces_of_different_ranks_are_named_by_both() -> None:

@@ -77,14 +77,14 @@ class Anchors:
         return anchor
 
 
-def anchors(trace: Trace, queue_length: int, chains: ThreadChains, *, with_silent: bool = False) -> Anchors:
+def anchors(trace: Trace, queue_length: int, chains: ThreadChains, *, for_replay: bool = False) -> Anchors:
     """Return the anchors of a trace, given the length of the launch queue, 0 if it never fills; see `holds`.
 
     `chains` are its threads, as of `thread_chains`.
     """
     work, all_steps = device_work(trace), steps(trace)
     handed = hand_overs(trace, chains)
-    all_holds = _with_hand_overs(holds(trace, queue_length, with_silent=with_silent), handed)
+    all_holds = _with_hand_overs(holds(trace, queue_length, for_replay=for_replay), handed)
     calls = sorted_unique(work.call[work.linked])
     first, last = _ends(trace)
     hold, step = np.arange(len(all_holds)), np.arange(len(all_steps)) if all_steps.marked else np.empty(0, np.int64)

@@ -169,7 +169,10 @@ def _with_meetings(
     times: Sequence[NDArray[np.int64]],
     meetings: NDArray[np.int64],
 ) -> tuple[Edges, Edges, list[NDArray[np.int64]]]:
-    """Return (the edges with parts of collectives after their meeting, edges into the meetings, when these are)."""
+    """Return (the edges with parts of collectives after their meeting, edges into the meetings, when these are).
+
+    On the side that lacks a collective no rank waits there for another one: a part ends with what is before it.
+    """
     size, source = len(times[0]), edges.source.copy()
     instance, rank = np.nonzero(meetings >= 0)
     start = np.empty(len(instance), np.int64)
@@ -186,7 +189,11 @@ def _with_meetings(
         latest = np.full(len(meetings), np.iinfo(np.int64).min)
         np.maximum.at(latest, instance, time[start])
         met.append(latest)
-    return replace(edges, source=source), Edges.of(start, size + instance, EdgeKind.MEET, IN_BOTH), met
+    absent = runs[(meets >= 0) & (edges.sides[runs] != IN_BOTH)]
+    lacking = IN_BOTH - edges.sides[absent].astype(np.int64)
+    passes = Edges.of(edges.source[absent], edges.target[absent], EdgeKind.MEET, lacking)
+    meets_at = Edges.of(start, size + instance, EdgeKind.MEET, IN_BOTH)
+    return replace(edges, source=source), joined_edges([meets_at, passes]), met
 
 
 def _numbers(edges: Edges, size: int) -> NDArray[np.int32]:

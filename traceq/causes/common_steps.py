@@ -65,10 +65,12 @@ def common_steps(a: Sequence[Trace], b: Sequence[Trace], explained: int = 0) -> 
     compared = job_clocks(a, b) if len(a) > 1 else None
     if compared is None:
         a, named, explained = (a[explained],), [named[explained]], 0
-    try:
-        return _on_one_graph(a, named, explained, compared, is_swapped=is_swapped)
-    except ValueError:  # collectives that run in another order on another rank were taken for the same
-        return _on_one_graph((a[explained],), (named[explained],), 0, None, is_swapped=is_swapped)
+    for with_alone in (True, False) if compared else ():
+        try:
+            return _on_one_graph(a, named, explained, compared, with_alone=with_alone, is_swapped=is_swapped)
+        except ValueError:  # ranks have what only one side has in another order, or took others for the same
+            continue
+    return _on_one_graph((a[explained],), (named[explained],), 0, None, is_swapped=is_swapped)
 
 
 def _on_one_graph(
@@ -78,13 +80,14 @@ def _on_one_graph(
     compared: tuple[tuple[Job, Job], NDArray[np.int64]] | None,
     *,
     is_swapped: bool,
+    with_alone: bool = False,
 ) -> CommonSteps:
-    """Return the steps on the graph of these ranks. Raises ValueError if the graph has a circle."""
+    """Return the steps on the graph of these ranks; see `meetings`. Raises ValueError if the graph has a circle."""
     b = [each.trace for each in named]
     queue_length = min(filter(None, map(launch_queue_length, (*a, *b))), default=0)
     lines = [host_lines(of_a, of_b.trace, queue_length, of_b.kernels) for of_a, of_b in zip(a, named, strict=True)]
     ranks = [rank_graph(*of_rank) for of_rank in lines]
-    met, clocks = meetings(ranks, *compared) if compared else (None, [RankClock()])
+    met, clocks = meetings(ranks, *compared, with_alone=with_alone) if compared else (None, [RankClock()])
     graph = common_graph(ranks, clocks, explained, queue_length, met)
     weights = edge_weights(graph, usual_times(min(map(idle_device_latency, (*a, *b)))))
     lines_a, lines_b = (tuple(map(without_keys, of_side)) for of_side in zip(*lines, strict=True))
@@ -114,8 +117,8 @@ def _digest(trace: Trace) -> bytes:
     return digest.digest() + sha256("\0".join(trace.events.strings).encode("utf-8", "surrogatepass")).digest()
 
 
-_MAX_SPREAD_NS, _MAX_EARLY_NS = 200_000, 50_000
-"""A collective whose parts end so far apart, or of which one ends so long before the last starts, does not meet."""
+_MAX_EARLY_NS = 50_000
+"""A collective of which a part ends so long before the last one starts does not meet."""
 
 
 def job_clocks(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[tuple[Job, Job], NDArray[np.int64]] | None:
@@ -134,9 +137,12 @@ def job_clocks(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[tuple[Job, Job],
 
 
 def meetings(
-    ranks: Sequence[RankGraph], jobs: tuple[Job, Job], ahead: NDArray[np.int64]
+    ranks: Sequence[RankGraph], jobs: tuple[Job, Job], ahead: NDArray[np.int64], *, with_alone: bool = True
 ) -> tuple[NDArray[np.int64], list[RankClock]]:
-    """Return (int64[M, R]: the unit of work with which each rank takes part in a collective, -1 if not; the clocks)."""
+    """Return (int64[M, R]: the unit of work with which each rank takes part in a collective, -1 if not; the clocks).
+
+    `with_alone` also of collectives that one side alone has in that place, on all of their ranks.
+    """
     works = [
         _works(job, [getattr(rank, side).trace for rank in ranks]) for job, side in zip(jobs, ("a", "b"), strict=True)
     ]
@@ -162,10 +168,28 @@ def meetings(
     is_same = ((same == common[:, None]) | ~takes_part).all(axis=1) & (common >= 0)
     is_paired = ((units >= 0) == takes_part).all(axis=1) & (takes_part.sum(axis=1) > 1)
     units = units[is_same & is_paired]
-    for side, start in zip(("time_a", "time_b"), starts, strict=True):
+    for side, start in zip("ab", starts, strict=True):
         units = units[_meet(ranks, units, side, start)]
     clocks = [RankClock(int(a), int(b)) for a, b in zip(*starts, strict=True)]
-    return units, clocks
+    if not with_alone:
+        return units, clocks
+    alone = [_alone(ranks, *of_side) for of_side in zip(works, "ab", starts, strict=True)]
+    return np.concatenate([units, *alone]), clocks
+
+
+def _alone(
+    ranks: Sequence[RankGraph], works: NDArray[np.int64], side: str, start: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return int64[M, R]: the units of collectives, by their `works` int64[I, R], that only one side has there."""
+    units = np.full(works.shape, -1)
+    for index, rank in enumerate(ranks):
+        issued = np.flatnonzero(works[:, index] >= 0)
+        unit = getattr(rank.work, f"unit_of_{side}")[works[issued, index]]
+        of_other = rank.work.b if side == "a" else rank.work.a
+        units[issued, index] = np.where((unit >= 0) & (of_other[unit] < 0), unit, -1)
+    takes_part = works >= 0
+    units = units.compress(((units >= 0) == takes_part).all(axis=1) & (takes_part.sum(axis=1) > 1), axis=0)
+    return units.compress(_meet(ranks, units, side, start), axis=0)
 
 
 def _works(job: Job, traces: Sequence[Trace]) -> NDArray[np.int64]:
@@ -181,13 +205,17 @@ def _works(job: Job, traces: Sequence[Trace]) -> NDArray[np.int64]:
 def _meet(
     ranks: Sequence[RankGraph], units: NDArray[np.int64], side: str, start: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Return which collectives end together, and not before the last rank has come: bool[M]."""
+    """Return which collectives end on no rank before the last one has come: bool[M].
+
+    They need not end together: of an all-to-all, each rank waits for its own part of the data.
+    """
     begins, ends = np.full(units.shape, np.nan), np.full(units.shape, np.nan)
     for index, rank in enumerate(ranks):
         part = units[:, index] >= 0
         node = rank.start_node[units[part, index]]
-        begins[part, index], ends[part, index] = (getattr(rank, side)[n] + start[index] for n in (node, node + 1))
+        begins[part, index], ends[part, index] = (
+            getattr(rank, f"time_{side}")[n] + start[index] for n in (node, node + 1)
+        )
     if not len(units):
         return np.zeros(0, np.bool_)
-    earliest, latest = np.nanmin(ends, axis=1), np.nanmax(ends, axis=1)
-    return np.asarray((latest - earliest <= _MAX_SPREAD_NS) & (np.nanmax(begins, axis=1) <= earliest + _MAX_EARLY_NS))
+    return np.asarray(np.nanmax(begins, axis=1) <= np.nanmin(ends, axis=1) + _MAX_EARLY_NS)

@@ -1,4 +1,8 @@
-"""Holds: calls in which the host may wait: for the device, the data loader, a place in the launch queue."""
+"""Holds: calls in which the host may wait: for the device, the data loader, a place in the launch queue.
+
+A call that loads a kernel may wait until the device is idle, too: with lazy loading, for all work launched before.
+https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#lazy-loading
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from traceq.facts.events.device_work import DeviceWork, device_work, session_gap
 from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.starting_calls import kernel_loading_calls
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.blocking_copies_and_syncs import DEVICE_SYNCHRONIZE, SyncKind, blocking_calls
@@ -44,6 +49,7 @@ class HoldKind(IntEnum):
     QUEUE = 8
     SILENT = 9
     THREAD = 10
+    LOAD = 11
 
 
 @frozen(eq=False)
@@ -67,12 +73,13 @@ class HostHolds:
         return len(self.kind)
 
 
-def holds(trace: Trace, queue_length: int, *, with_silent: bool) -> HostHolds:
+def holds(trace: Trace, queue_length: int, *, for_replay: bool) -> HostHolds:
     """Return the holds of the host line; with a `queue_length` above 0 every launch may wait for a place in the queue.
 
     Besides blocking calls and loader waits: every other copy call and every device synchronize, the profiler's last one
-    included. They block in one recording and not in another, and both need the same instants. `with_silent` waits that
-    leave no row, such as those of torch's allocator before it frees: a guess that may differ between two recordings.
+    included. They block in one recording and not in another, and both need the same instants, as of calls that load a
+    kernel, but `for_replay`, which leaves out what is once. There waits that leave no row are holds, such as those of
+    torch's allocator before it frees: a guess that may differ between two recordings.
     """
     events, work = trace.events, device_work(trace)
     waits, blocking = host_waits(trace), blocking_calls(trace)
@@ -81,17 +88,20 @@ def holds(trace: Trace, queue_length: int, *, with_silent: bool) -> HostHolds:
     kind = np.where(is_call, np.r_[blocking.kind, 0][waits.call], HoldKind.LOADER).astype(np.int64)
     copies, copy_kind, copy_work = _other_copies(trace, work, row)
     synchronizes = _other_synchronizes(trace, row)
-    queued = _launches(trace, work, np.r_[row, copies]) if queue_length else copies[:0]
-    rows = np.r_[copies, synchronizes, queued]
+    loads = copies[:0] if for_replay else np.setdiff1d(kernel_loading_calls(trace), np.r_[row, copies])
+    queued = _launches(trace, work, np.r_[row, copies, loads]) if queue_length else copies[:0]
+    rows = np.r_[copies, synchronizes, loads, queued]
     first_copy, first_synchronize = len(row), len(row) + len(copies)
     frees = np.flatnonzero((kind == HoldKind.ALLOC) & ~np.isin(np.arange(len(row)), waits.wait, kind="table"))
     frees = frees[matching(events, row[frees], _FREE)]
     free_wait, free_work = _device_waits(trace, work, row[frees], must_have_ended=True)
     all_wait, all_work = _device_waits(trace, work, synchronizes, must_have_ended=False)
+    load_wait, load_work = _waits_of_loads(trace, work, loads)
     has_awaited = copy_kind != HoldKind.COPY
-    silent_start, silent_end, silent_work = _silent_waits(trace, work) if with_silent else (copies[:0],) * 3
+    silent_start, silent_end, silent_work = _silent_waits(trace, work) if for_replay else (copies[:0],) * 3
     without_call, silent = np.full(len(rows) + len(silent_work), -1), np.full(len(silent_work), HoldKind.SILENT)
-    others = copy_kind, np.full(len(synchronizes), HoldKind.DEVICE), np.full(len(queued), HoldKind.QUEUE), silent
+    by_kind = (synchronizes, HoldKind.DEVICE), (loads, HoldKind.LOAD), (queued, HoldKind.QUEUE)
+    others = copy_kind, *(np.full(len(calls), int(of_kind)) for calls, of_kind in by_kind), silent
     first_silent = len(row) + len(rows)
     return HostHolds(
         kind=np.r_[kind, *others],
@@ -104,9 +114,10 @@ def holds(trace: Trace, queue_length: int, *, with_silent: bool) -> HostHolds:
             first_copy + np.flatnonzero(has_awaited),
             frees[free_wait],
             first_synchronize + all_wait,
+            first_synchronize + len(synchronizes) + load_wait,
             first_silent + np.arange(len(silent)),
         ],
-        work=np.r_[waits.work, copy_work[has_awaited], free_work, all_work, silent_work],
+        work=np.r_[waits.work, copy_work[has_awaited], free_work, all_work, load_work, silent_work],
     )
 
 
@@ -195,6 +206,20 @@ def _silent_waits(trace: Trace, work: DeviceWork) -> tuple[NDArray[np.int64], ND
     is_silence = (index >= 0) & (end - work.end[awaited] <= _MAX_DELAY_NS) & (end - start >= _MIN_SILENCE_NS)
     is_wait = is_silence & (work.start[awaited] - start <= (end - start) // 10)
     return start[is_wait], end[is_wait], awaited[is_wait]
+
+
+def _waits_of_loads(
+    trace: Trace, work: DeviceWork, loads: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (index of the call, work) as below: of calls that load, most of whose time is before the device is idle.
+
+    Others load while the device works, or it had ended when they began.
+    """
+    call, on = _device_waits(trace, work, loads, must_have_ended=True)
+    latest = trace.events.ts[loads]
+    np.maximum.at(latest, call, work.end[on])
+    waits = (2 * (latest - trace.events.ts[loads]) > trace.events.dur[loads])[call]
+    return call[waits], on[waits]
 
 
 def _device_waits(

@@ -284,7 +284,7 @@ class Replay:
 def replay_of(trace: Trace) -> Replay:
     """Return the graph of a trace with the weights that replay it to the nanosecond."""
     queue_length = launch_queue_length(trace)
-    rank = graph_of_one(anchors(trace, queue_length, thread_chains(trace), with_silent=True))
+    rank = graph_of_one(anchors(trace, queue_length, thread_chains(trace), for_replay=True))
     graph = recording_graph(rank, queue_length)
     usual = measured_times(graph, idle_device_latency(trace))
     weight = weights_of_one(graph, usual)

@@ -27,8 +27,10 @@ _USUAL_NS = {
 }
 """Usual ns of edges that wait; that of a launch is measured."""
 
-_WAITS = np.isin(list(EdgeKind), [EdgeKind.LAUNCH, *(kind for kind in _USUAL_NS if kind != EdgeKind.HOLD)])
-"""Whether edges of each kind wait for work or for another thread."""
+_WAITS = np.isin(
+    list(EdgeKind), [EdgeKind.LAUNCH, EdgeKind.MEET, *(kind for kind in _USUAL_NS if kind != EdgeKind.HOLD)]
+)
+"""Whether edges of each kind wait for work, or for another thread or rank."""
 
 _MAX_LATENCY_NS, _USUAL_LATENCY_NS, _FEWEST_LAUNCHES = 20_000, 5_000, 5
 _EARLY_NS, _AT_ONCE_NS = 50_000, 20_000
@@ -160,7 +162,8 @@ def _binding(
 ) -> NDArray[np.bool_]:
     """Return bool[E]: of the edges into each node the one with the least slack beyond the usual.
 
-    Absent work passes on the time of its stream, an absent hold that of the host.
+    Absent work passes on the time of its stream, an absent hold that of the host. A collective that is absent waits for
+    no rank.
     """
     present, kind = (graph.edges.sides & side) > 0, graph.edges.kind
     waits = _WAITS[kind]
@@ -169,7 +172,7 @@ def _binding(
     slack = np.where(may_be_early & present & (upper < 0), -upper, slack)  # clocks differ, or it did not wait
     slack = np.where(in_vain, _FAR, slack)
     slack = np.where(~present & ((kind == EdgeKind.STREAM) | (kind == EdgeKind.HOLD)), -1, slack)
-    slack = np.where(~present & (kind == EdgeKind.LAUNCH), _FAR // 2, slack)
+    slack = np.where(~present & ((kind == EdgeKind.LAUNCH) | (kind == EdgeKind.DURATION)), _FAR // 2, slack)
     binds = np.zeros(len(slack), np.bool_)
     binds[least_into_each(graph.first_edge, slack)] = True
     return binds

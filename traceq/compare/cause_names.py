@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceq.compare.cost_centers import LAUNCHES
+from traceq.compare.labels import AND_MORE
 from traceq.compare.result import AND, REPLACED_BY, Cause
 from traceq.facts.events.kernel_names import without_tunings
 from traceq.short_texts import cut_before, place_of_difference
@@ -28,7 +29,6 @@ _LONGEST_NAME = 60
 _LONGEST_OF_TWO = 45
 _FEWEST = 12
 """Characters from which a kernel's name that is cut can tell it from another one."""
-_AND_MORE = re.compile(r" \(and \d+ more\)$")
 _NODE = "autograd::engine::evaluate_function: "
 _NAMESPACES = re.compile(rf"\b(at::native::|{_NODE})|\(anonymous namespace\)::")
 
@@ -169,7 +169,7 @@ def _cut_two(old: str, new: str, longest: int) -> tuple[str, str]:
 
 def _more(name: str) -> str:
     """Return ` (and 2 more)`, how many more a name is of; "" else."""
-    more = _AND_MORE.search(name)
+    more = AND_MORE.search(name)
     return more[0] if more else ""
 
 

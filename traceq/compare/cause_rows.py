@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.edges import IN_BOTH
+from traceq.causes.host_line import ONCE
 from traceq.compare.cause_names import MOST_OF_IT, cause_name, jitter_name, pace_name, phase_text
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import have_same_work
-from traceq.compare.labels import Label
+from traceq.compare.labels import Label, and_more
 from traceq.compare.replaced_kernels import (
     fold_replacements,
     is_replacement,
@@ -208,6 +209,9 @@ class _Table:
                 rest.append(replace(row, labels=(), ns=row.ns - clear_ns))
             else:
                 (causes if is_cause else minor if is_change else rest).append(row)
+        for place_of in (_op_region, _code_region):
+            together, minor = self._regions(minor, place_of)
+            causes += together
         causes = _same_on_ranks(causes, self.parts.labels)
         jitter = self._joined(rest)
         index = list(jitter.labels)
@@ -215,13 +219,44 @@ class _Table:
         scatter_ns = float(np.sqrt(self.squares[index].sum()))  # changes have long tails
         return causes, self._joined(minor), replace(jitter, sd_ns=max(jitter.sd_ns, error_ns, scatter_ns))
 
+    def _regions(
+        self, rows: Sequence[_Row], place_of: Callable[[Label], tuple[object, ...]]
+    ) -> tuple[list[_Row], list[_Row]]:
+        """Return (small changes of a place as one row, where that is a cause; the other ones).
+
+        What one side alone does in one op, or at one line or module, is added or removed together; not where what the
+        other side does there cancels it.
+        """
+        places: dict[tuple[object, ...], list[_Row]] = {}
+        for row in rows:
+            place = {place_of(self.parts.labels[number]) for number in row.labels}
+            places.setdefault((len(place) == 1 and place.pop()) or row.labels, []).append(row)
+        causes, others = list[_Row](), list[_Row]()
+        for at_place in places.values():
+            sides: dict[int, list[_Row]] = {}
+            for row in at_place:
+                side = {self._side_of(number) for number in row.labels}
+                sides.setdefault(side.pop() if len(side) == 1 else 0, []).append(row)
+            others += sides.pop(0, [])
+            is_other = _cancel(np.array([row.ns for row in at_place]))
+            for members in sides.values():
+                row = self._row(tuple(number for each in members for number in each.labels))
+                is_one = not is_other and len(members) > 1 and self._is_cause(row, 0.0)[0]
+                (causes if is_one else others).extend([row] if is_one else members)
+        return causes, others
+
+    def _side_of(self, number: int) -> int:
+        """Return the side that alone has a label, or has it more often: -1 for A, 1 for B, 0 for both."""
+        return int(np.sign(self.events[number])) or int(self.only_b[number]) - int(self.only_a[number])
+
     def _within_own_change(self, row: _Row) -> _Row:
-        """Return a row of kernels or host ops of which those without a pair have no more ns than they take.
+        """Return a row of which kernels, collectives and host ops without a pair have no more ns than they take.
 
         Work that was not paired may be on the longest path of one side and hidden on the other, as where the order of
         two blocks changed: that is no change of it, but the rest, `hidden`.
         """
-        is_own = self.parts.labels[row.labels[0]].kind in ("kernel", "host")
+        head = self.parts.labels[row.labels[0]]
+        is_own = head.kind in ("kernel", "host", "collective") and head.name != ONCE  # a load may wait for the device
         if not is_own or self.events[list(row.labels)].sum():
             return row
         ns, own_ns = (float(column[list(row.labels)].sum()) for column in (self.unpaired, self.unpaired_own))
@@ -394,6 +429,23 @@ def _code_place(label: Label) -> tuple[object, ...]:
     return ("", *label.place) if _op_place(label) and label.phase not in LOADING else ()
 
 
+def _op_region(label: Label) -> tuple[object, ...]:
+    """Return an op that calls others or launches kernels, and where it is; nothing of other work."""
+    op = label.name if label.inner else label.name.rpartition(LAUNCHES)[0]
+    return (label.kind, op, *label.place) if op and _is_of_region(label) else ()
+
+
+def _code_region(label: Label) -> tuple[object, ...]:
+    """Return a line or module, nothing where neither is known."""
+    is_known = (label.line or label.module) and _is_of_region(label)
+    return (label.kind, *label.place) if is_known else ()
+
+
+def _is_of_region(label: Label) -> bool:
+    is_replaced = REPLACED_BY in label.name
+    return label.kind in ("host", "kernel") and not is_replaced and label.phase not in LOADING
+
+
 def _same_on_ranks(rows: Sequence[_Row], labels: Sequence[Label]) -> list[_Row]:
     """Return the rows with those of several ranks joined in which the same work changed."""
     by_work: dict[tuple[Label, ...], list[_Row]] = {}
@@ -433,8 +485,9 @@ def _cause(parts: Contributions, row: _Row, ns: NDArray[np.float64]) -> _Unround
     )
     labels = [parts.labels[number] for number in named]
     label, first = labels[0], named[0]
-    names = {entry.name for entry in labels}
-    name = replaced_name(parts, row.labels) or (label.name if len(names) == 1 else _work(label)[-1])
+    replaced = replaced_name(parts, row.labels)
+    name, inner = _name_and_inner(labels, [parts.labels[number] for number in ordered])
+    name, inner = (replaced, label.inner) if replaced else (name, inner)
     numbers = sorted(
         {parts.ranks[parts.labels[number].rank] for number in row.labels if parts.labels[number].rank >= 0}
     )
@@ -453,7 +506,7 @@ def _cause(parts: Contributions, row: _Row, ns: NDArray[np.float64]) -> _Unround
     changed, steps_of_rank = len(sorted_unique(parts.step[index[num != 0]])), int(parts.num_steps[index].max(initial=0))
     is_in_some = 0 < changed < steps_of_rank and (num >= 0).all() != (num <= 0).all()
     cause = Cause(
-        key=_key(label.kind, phase, name, label.inner, line_function(line), module),
+        key=_key(label.kind, phase, name, inner, line_function(line), module),
         kind=label.kind,
         phase=phase,
         name=name,
@@ -464,13 +517,25 @@ def _cause(parts: Contributions, row: _Row, ns: NDArray[np.float64]) -> _Unround
         dur_ns=0,
         share_pct=None,
         module=module,
-        self_op="" if replaced_name(parts, row.labels) else label.inner or _inner_op(parts, row.labels, label.name),
+        self_op="" if replaced else inner or _inner_op(parts, row.labels, label.name),
         delta_bytes=round(float((parts.moved[index] / parts.num_steps[index]).sum()) / num_ranks),
         chain=Chain(round(copied / num_steps), round(waited / num_steps), 0) if is_more_syncs else None,
         sd_ns=round(row.sd_ns / num_steps),
         in_steps=f"{changed} of {steps_of_rank}" if is_in_some else "",
     )
     return _Unrounded(cause, row.ns / num_steps, count_ns / num_steps)
+
+
+def _name_and_inner(most: Sequence[Label], labels: Sequence[Label]) -> tuple[str, str]:
+    """Return (the name of a row, what is inside it) by its labels, the largest first, `most` of which hold its time."""
+    first, works = labels[0], [_work(label)[-1] for label in labels]
+    if len(set(works)) == 1:
+        return first.name if len({label.name for label in most}) == 1 else works[0], first.inner
+    if len({label.name for label in labels}) == 1:
+        return first.name, and_more(works)
+    ops = {label.name.rpartition(LAUNCHES)[0] for label in labels}
+    op = ops.pop() if len(ops) == 1 else ""
+    return (f"{op}{LAUNCHES}" if op else "") + and_more(works), ""
 
 
 def _inner_op(parts: Contributions, members: Sequence[int], name: str) -> str:

@@ -11,6 +11,7 @@ from traceq.compare.result import Comparable, Traced
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.rank_outline import Outline, counted_names
+from traceq.facts.timeline.phases import annotated_phases, with_phases
 from traceq.model import OPTIMIZER_STEPS, Run
 
 UNKNOWN_SAMPLES = "samples per step unknown"
@@ -93,6 +94,25 @@ def on_common_steps(a: Side, b: Side) -> tuple[Side, Side]:
         return a, b
     ours, theirs = _counted(a), _counted(b)
     return _without_steps(a, ours - theirs), _without_steps(b, theirs - ours)
+
+
+def in_common_phases(a: Side, b: Side) -> tuple[Side, Side]:
+    """Return the sides, of which one takes an annotation around all of its steps for a phase if the other one does.
+
+    Sides whose events are not in memory are returned as they are.
+    """
+    if a.run.manifest or b.run.manifest:
+        return a, b
+    if not all(len(trace.events) for side in (a, b) for trace in side.run.traces):
+        return a, b
+    of_a, of_b = ({name for trace in side.run.traces for name in annotated_phases(trace)} for side in (a, b))
+    return _with_phases(a, of_b), _with_phases(b, of_a)
+
+
+def _with_phases(side: Side, names: Collection[str]) -> Side:
+    traces = tuple(with_phases(trace, names) for trace in side.run.traces)
+    is_same = all(new is old for new, old in zip(traces, side.run.traces, strict=True))
+    return side if is_same else Side.of(replace(side.run, traces=traces))
 
 
 def earlier_start(a: Side, b: Side, traced: Traced, exposed_ns: int) -> Iterator[Statement]:

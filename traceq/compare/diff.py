@@ -22,7 +22,7 @@ from traceq.compare.caveats import (
     unrecorded_work,
 )
 from traceq.compare.collective_volumes import exchanges
-from traceq.compare.comparable import are_ranks_of_one_job, comparable, earlier_start, on_common_steps
+from traceq.compare.comparable import are_ranks_of_one_job, comparable, earlier_start, in_common_phases, on_common_steps
 from traceq.compare.confounders import are_other_jobs, confounders, unknown_sizes
 from traceq.compare.explain import MAX_PEERS, explain, waits_apart
 from traceq.compare.inference import inference_deltas
@@ -166,7 +166,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
 
     `reference` holds a traced step without the change at all; it shows whether the change costs A anything when off.
     """
-    a, b = on_common_steps(a, b)
+    a, b = in_common_phases(*on_common_steps(a, b))
     if loader_and_steps := feeding(a.run, b.run):
         return _feeding_diff(a, b, loader_and_steps)
     comparability, samples = comparable(a, b), samples_apart(a.samples, b.samples)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.edges import IN_A, IN_B, IN_BOTH
 from traceq.causes.holds import HoldKind
-from traceq.causes.host_line import HostLine
+from traceq.causes.host_line import ONCE, HostLine
 from traceq.compare.cost_centers import CAUSE_KINDS, FOR, LAUNCHES, Actors, actors
 from traceq.compare.result import AND, REPLACED_BY
 from traceq.facts.events.nesting import tracks
@@ -29,6 +29,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
 
+AND_MORE = re.compile(r" \(and (\d+) more\)$")
 _INSTANCE, _VENDOR = re.compile(r"_\d+$"), re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 
 
@@ -154,6 +155,12 @@ def and_more(names: Sequence[str]) -> str:
     return distinct[0] + (f" (and {len(distinct) - 1} more)" if len(distinct) > 1 else "")
 
 
+def without_more(name: str) -> tuple[str, int]:
+    """Return (`aten::mm`, 2) of `aten::mm (and 2 more)`."""
+    more = AND_MORE.search(name)
+    return (name[: more.start()], int(more[1])) if more else (name, 0)
+
+
 def is_same_work(a: Label, b: Label) -> bool:
     """Return whether two labels name the same work: also by another op, or of a role that one side lacks."""
     if a.kind == b.kind == "collective":
@@ -216,6 +223,8 @@ def hold_labels(line: HostLine) -> Labelled:
         kind, phase_number, op, name_number, line_number, module = key[5:]
         if kind < 0:
             labels.append(label_of(all_actors, names, *key[:5]))
+        elif kind == HoldKind.LOAD:  # as all of the host that is once, wherever it is
+            labels.append(Label("host", ONCE))
         elif kind in _WITHOUT_OP:
             labels.append(replace(_WITHOUT_OP[kind], phase=names[phase_number]))
         else:

@@ -10,7 +10,7 @@ import numpy as np
 from traceq.causes.vocabulary import plain_name
 from traceq.compare.contributions import Contributions
 from traceq.compare.cost_centers import FOR, LAUNCHES
-from traceq.compare.labels import and_more
+from traceq.compare.labels import and_more, without_more
 from traceq.compare.result import AND, REPLACED_BY, Cause, share
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
@@ -138,8 +138,9 @@ def _replacement_name(removed: list[Cause], added: list[Cause]) -> str:
     sides = []
     for causes in (removed, added):
         largest = max(causes, key=lambda cause: (abs(cause.delta_ns), cause.key))
-        rest = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
-        sides.append(largest.name.rpartition(LAUNCHES)[2] + rest)
+        first, _ = without_more(largest.name.rpartition(LAUNCHES)[2])
+        rest = sum(1 + without_more(cause.name)[1] for cause in causes) - 1
+        sides.append(first + (f" (and {rest} more)" if rest else ""))
     return (op if op != LAUNCHES else "") + REPLACED_BY.join(sides)
 
 

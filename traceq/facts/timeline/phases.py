@@ -9,7 +9,8 @@ backward, and forward before it). Time in which a thread compiles is a phase of 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.kernels import COMMUNICATION_ROW
 from traceq.facts.events.name_patterns import BACKWARD, READS_VALUE, matching, module_frames, rows_named
 from traceq.facts.events.nesting import nest, tracks
-from traceq.facts.memo import once_per_trace
+from traceq.facts.memo import keep, once_per_trace
 from traceq.facts.timeline.compilations import compilations, compiling
 from traceq.facts.timeline.data_loading import LOADER, LOADER_RANGE, around_iterations
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
@@ -133,7 +134,32 @@ def phases(trace: Trace) -> PhaseLabels:
 
     The rules are `recorded`, `inference`, `passes`, `annotations`, `mixed` and `structure`.
     """
-    names, rule, rows = _names_and_rule(trace)
+    return _phases(trace, frozenset())
+
+
+def annotated_phases(trace: Trace) -> frozenset[str]:
+    """Return the names of the phases that are annotations of the job, and of no other rule."""
+    labels = phases(trace)
+    of_rules = () if labels.rule == "annotations" else _STRUCTURE if labels.rule == "mixed" else labels.names
+    return frozenset(labels.names[: labels.other]).difference(of_rules)
+
+
+def with_phases(trace: Trace, names: Collection[str]) -> Trace:
+    """Return the trace with annotations around all of its steps as phases, where `names` has them."""
+    events = trace.events
+    rows = events.rows(Category.ANNOTATION)
+    annotated = frozenset(events.strings[name] for name in events.names_among(rows).tolist())
+    lacked = annotated.intersection(names).difference(phases(trace).names)
+    if not lacked or (labels := _phases(trace, lacked)).names == phases(trace).names:
+        return trace
+    trace = replace(trace)
+    keep(phases, trace, labels)
+    return trace
+
+
+def _phases(trace: Trace, kept: frozenset[str]) -> PhaseLabels:
+    """Return the phases; an annotation that is `kept` is one even if it is around all of the steps."""
+    names, rule, rows = _names_and_rule(trace, kept)
     threads: dict[int, Timeline] = {}
     if rule == "inference":
         main = _timeline(trace, rows, _kind_of_text(trace))
@@ -205,7 +231,7 @@ def _overlaid(beneath: Timeline, above: Timeline) -> Timeline:
     return Timeline(np.column_stack([edges[:-1], edges[1:]])[label >= 0], label[label >= 0])
 
 
-def _names_and_rule(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int64]]:
+def _names_and_rule(trace: Trace, kept: frozenset[str]) -> tuple[tuple[str, ...], str, NDArray[np.int64]]:
     """Return (names, rule, annotations that carry the names)."""
     events = trace.events
     rows = events.rows(Category.ANNOTATION)
@@ -220,7 +246,8 @@ def _names_and_rule(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int6
     if len({_pass_of(trace, row) for row in passes.tolist()}) > 1 and _are_most(trace, passes):
         return _PASSES, "passes", passes
     outer = _outermost(trace, on_main)
-    while len(sorted_unique(events.name[outer])) == 1 and _are_most(trace, outer):  # no more than the step says
+    while len(alone := _names_in_order(trace, outer)) == 1 and not kept.intersection(alone) and _are_most(trace, outer):
+        # it tells no more than the step
         on_main = on_main[events.name[on_main] != events.name[outer[0]]]
         outer = _outermost(trace, on_main)
     names = _names_in_order(trace, outer)
