@@ -335,3 +335,54 @@ CAVEATS: dict[str, tuple[str, ...]] = {
     "throttled": ("clocks were throttled during recording: {why}",),
 }
 """Doubts by code: the first is said of which everything is known."""
+
+# what questions a comparison
+
+DIFFERS = "{what}: {a} against {b}"
+NOT_RECORDED = "not recorded"
+UNKNOWN_SAMPLES = "samples per step unknown"
+WHY_NOT = {
+    "foreign": "no event of {sides} is of PyTorch's profiler",
+    "loader": "one side is a loader alone",
+    "shapes": "shapes: the largest {op} is {a} against {b}",
+    "weights": "weights: of {num_a} shapes against {num_b}, none is the same, such as {a} against {b}",
+    "calls": "calls: {op} runs {b} times {per} instead of {a}",
+    "blocks": "inputs of another size: kernels that both launch as often have {ratio} times the thread blocks",
+}
+"""Why sides are not comparable."""
+LIKEWISE = "{reason}, and {num} more likewise"
+PHASES = "phases on one side only: {phases}"
+OTHER_PACE = {True: "load or clock", False: "load, clock or number of threads"}
+"""What else gives the same work another pace, with a device and without."""
+BEFORE_TRACE = "work launched before the trace began"
+TOO_FEW_STEPS = "{what} that so few steps do not tell apart"
+BY_REPLICATES = "{reason}: the same command with --replicates {num}"
+BY_TURNS = "{reason}: each side again with the same --out, by turns, then traceq diff {paths}"
+
+# decisions of --fail-on-delta
+
+DECISIONS = {
+    "exceeded": "{b} takes more than {limit} longer than {a}: {basis}",
+    "kept": "{b} takes at most {limit} longer than {a}: {basis}",
+    "undecided": "not decided whether {b} takes more than {limit} longer than {a}: {basis}",
+}
+WITH_INTERVAL = "{least} to {most} {per}, the 95 % interval of unprofiled steps"
+WITHOUT_INTERVAL = "{least} {per}, from {steps}, without an interval"
+
+# tables
+
+CELLS = "Delta by phase and category ({windows}; profiled)"
+COUNTS = "Syncs and collectives {per} that differ{more}"
+SAME_COUNTS = " ({num} more are the same)"
+NO_COUNTS = "Syncs and collectives {per}: the same on both sides ({syncs}, {collectives})"
+NO_COLLECTIVES = "Collectives {per}: the same on both sides ({collectives}); syncs are not known"
+MORE_WITH_FULL = "{num} more with --full."
+INFERENCE = "Inference steps by kind and batch size"
+MORE_CAUSES = "{num} more cause{s} in --json: net {net}, sum of absolute values {sum}."
+WORK = "Time of ops by calls, work per call and speed"
+OTHER_WORK = "The sides differ in what they compute: {a} against {b} {prefix}FLOP."
+BY_SAMPLE = "Delta per sample, as arms train on different numbers of samples per step."
+QUESTIONS = "{num} questions: the verdicts hold together, each interval alone."
+ESTIMATES = "Step and delta are Hodges-Lehmann estimates, each of its own pairs."
+EXCHANGES = "Calls and bytes: mean per traced step of one rank. `traceq show RUN/ARM` has the predictions."
+RUNS = "`traceq show RUN` and `traceq diff RUN` say more of each."
