@@ -24,6 +24,9 @@ _CAVEATS = {
     "other_device": "the highest {moment} of A is on device {a}, that of B on {b}",
 }
 
+DEVICES = "memory snapshot of device{s} {numbers}"
+MOMENTS = {"peak": "at the peak", "oom": "when memory ran out", "end": "at the end"}
+ALIVE = "Alive {moment}{on}, by line"
 BY_LINE = "What came and went at the {moment}, by line"
 MORE_ROWS = "{num:,} more rows, in --json, have {sum}."
 ALLOCATED_NOTE = "Allocated: bytes as they were asked for. Reserved: what the driver gave."
