@@ -51,7 +51,7 @@ BY_HOST = "By the host's clock: on a device, phases show when work was launched,
 PACE = "The job's step takes {step}."
 PACE_AND_RATE = "The job's step takes {step}: {rate} samples/s."
 SLOWEST_RANK = "Rank {rank} is the slowest; the fastest takes {fastest}."
-BATCHES_OF_STEP = "It holds {num} batches of {per_batch}."
+BATCHES_OF_STEP = "A step holds {num} batches of {per_batch}."
 MFU_OF_STEP = "MFU {mfu}."
 PEAK_MEMORY = "Peak memory{of_rank}: {peaks}."
 OTHER_PHASE = "`other` is the rest of the step: ops, checks, metrics and logging of the script."
@@ -65,7 +65,7 @@ BIMODAL = (
     "Bimodal: {share} of the batches were ready ({ready}), the loop waited for the others ({waited}), "
     "{num:.1f} batches per wait."
 )
-PREFETCHED = "At most {num} (num_workers x prefetch_factor) can be ready."
+PREFETCHED = "At most {num} batches can be ready (num_workers x prefetch_factor)."
 CORES = "CPU time of an unprofiled step, by process ({cores} cores)"
 CORES_OF_RANKS = (
     "CPU time per rank of an unprofiled step, by process (mean of {num_ranks:,} ranks; {cores} cores for {num} rank{s})"
@@ -120,7 +120,7 @@ PHASES = {
 BY_PHASE = "{whole} by phase and category{basis}"
 BY_RANK = "{whole} by rank and category"
 FIRST_COLLECTIVE = (
-    "exposed waits of {time} ({share}) are in a first collective, as profilers start apart: they make no rank late"
+    "exposed waits of {time} ({share}) are in a first collective, where profilers start apart: they make no rank late"
 )
 COMPILED = "Compiling by function (whole trace)"
 

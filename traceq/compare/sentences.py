@@ -30,6 +30,12 @@ _SYNCS = (
     *_TIMED,
     "Of that, copies are {copied_delta_ns}, waits {waited_delta_ns} and the rest {rest_delta_ns}.",
 )
+_LOADER = (
+    "The loader alone takes {loader_ns} for the data of a step, the rest of the step {rest_ns}.",
+    "The loader alone takes {loader_ns} for the data of a step, which takes {step_ns} with any wait.",
+    "A step takes {per_step_mean} batches of the loader.",
+)
+_SIZES = "Inputs may also be of another size: no shapes are recorded of {unknown_sizes}."
 _CPU = "CPU time of the main thread (excludes blocked time): "
 _TRUST = "Trust which ops were added or removed, not their durations (--full)."
 _NUMBERS = (
@@ -59,17 +65,13 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "starved": _one(
         "Starved: each step waits {starved_ns} for data.",
-        "The loader alone takes {loader_ns} for the data of a step, the rest of the step {rest_ns}.",
-        "The loader alone takes {loader_ns} for the data of a step, which takes {step_ns} with any wait.",
-        "A step takes {per_step_mean} batches of the loader.",
+        *_LOADER,
         "The recording has {wait_ns} of dataload_wait.",
         "Samples: the loader delivers {loaded_rate}, without waiting the job would train {trained_rate}.",
     ),
     "not_starved": _one(
         "Not starved: the loader could feed {feeds_ratio} as many steps.",
-        "The loader alone takes {loader_ns} for the data of a step, the rest of the step {rest_ns}.",
-        "The loader alone takes {loader_ns} for the data of a step, which takes {step_ns} with any wait.",
-        "A step takes {per_step_mean} batches of the loader.",
+        *_LOADER,
         "Yet each step waits {wait_ns} ({wait_pct}) in dataload_wait: workers share cores, or batches arrive late.",
     ),
     "same_time": _one("No difference in time seen between {a} and {b}, from {windows}."),
@@ -141,7 +143,7 @@ SENTENCES: dict[str, Sentence] = {
     "why": _one("Why: {reason}.", "A/A noise floor: {noise_floor_ns} ({control} against itself)."),
     "pace": _one(
         "{paced_delta_ns} is the pace of work that both sides do alike, as with another {other}.",
-        "Inputs may also be of another size: no shapes are recorded of {unknown_sizes}.",
+        _SIZES,
     ),
     "same_ops": Sentence(
         (
@@ -150,7 +152,7 @@ SENTENCES: dict[str, Sentence] = {
         ),
         (
             "One run per side cannot tell a change from process-to-process variation, {other}.",
-            "Inputs may also be of another size: no shapes are recorded of {unknown_sizes}.",
+            _SIZES,
         ),
     ),
     "rare_events": _one(

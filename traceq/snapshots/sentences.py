@@ -9,12 +9,12 @@ from traceq.model import Caveat
 
 _CAVEATS = {
     "no_history": (
-        "{path}: the file holds no history of allocations, so only the end is known: call "
-        "torch.cuda.memory._record_memory_history() first, and dump before it is switched off"
+        "{path}: no history of allocations, so only the end is known: call "
+        "torch.cuda.memory._record_memory_history() first, and dump while it is on"
     ),
     "unrecorded_allocations": (
-        "{size} of the {peak} at the peak ({num:,} allocations) were allocated before the first of the {num_actions:,} "
-        "actions in the file, so their line and kind are unknown: record from the start of the job"
+        "{size} of the {peak} at the peak ({num:,} allocations) are older than the {num_actions:,} recorded actions, "
+        "so their line and kind are unknown: record from the start"
     ),
     "history_cut": "{path}: the history was cut (max_entries); the peak shown is that of the rest",
     "contradictions": "{path}: {num:,} actions contradict others or the blocks",
