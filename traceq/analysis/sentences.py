@@ -27,7 +27,7 @@ IN_GRAPHS = {
     "captured": "{share} of GPU time is in {num:,} CUDA graph replay{s}, and belongs to what was captured.",
     "not": "{share} of GPU time is in {num:,} CUDA graph replay{s}; it belongs to the line and module of the replay.",
     "in part": (
-        "{share} of GPU time is in {num:,} CUDA graph replay{s}; {hidden} of it has no known capture, "
+        "{share} of GPU time is in {num:,} CUDA graph replay{s}. {hidden} of it has no known capture, "
         "and belongs to the line and module of the replay."
     ),
 }
@@ -141,8 +141,7 @@ MEAN_OF_RANKS = " (times: mean of {num} ranks)"
 EXPERTS = "Expert compute of a step by rank"
 EXPERT_LAYERS = "Tokens of experts by layer"
 TOKENS = (
-    "The busiest rank of a layer has {mean} times the mean of its tokens, at most {most:.2f} times "
-    "(layer {layer}, rank {rank})."
+    "The busiest rank of a layer has {mean} times the mean tokens, at most {most:.2f} (layer {layer}, rank {rank})."
 )
 TOKENS_OF_ROWS = "Tokens are rows of grouped products, which may be padded."
 STRATEGY = "Strategy: {strategy}, {verdict} over {steps}{ranks}"
@@ -164,13 +163,13 @@ IRREGULAR = "{waited}, too irregularly to name a straggler."
 TOO_FEW = "{num:,} traced steps are too few to name a straggler; the others wait for {ranks} in {each}."
 WAITED = "{in_steps} the others wait for {ranks}"
 ONE_CLOCK = "All ranks share the clock of {host}."
-NOT_ONE_JOB = "the traces were recorded minutes apart: their collectives are not compared"
+NOT_ONE_JOB = "the traces were recorded one after the other: their collectives are not compared"
 RANKS_LEFT_OUT = "{ranks}: not compared with the others, as another kind of rows names their collectives"
 CLOCKS = {
     True: "ends of collectives scatter too much to compare clocks ({groups}): waits are estimated from durations",
     False: (
-        "ends of collectives scatter too much to compare clocks ({groups}), and waits by durations would exceed the "
-        "time: do others use the devices?"
+        "ends of collectives scatter too much to compare clocks ({groups}), and durations give impossible waits: "
+        "do others use the devices?"
     ),
 }
 """Clocks that cannot be compared, by whether durations tell possible waits."""
@@ -235,12 +234,10 @@ DOUBTS = {"memory": "in cache, or a bound", "compute": "model or peak is wrong"}
 """Why work exceeds its roof."""
 ABOVE_ROOF = {
     "compute": (
-        "Calls above the compute roof count as at it ({num:,}): the model or the peak is wrong for them, as for "
-        "Winograd and FFT convolutions."
+        "Calls above the compute roof count as at it ({num:,}): model or peak is wrong, as for Winograd and FFT "
+        "convolutions."
     ),
-    "memory": (
-        "Calls above the memory roof count as at it ({num:,}): their data is in a cache, or the model is wrong."
-    ),
+    "memory": "Calls above the memory roof count as at it ({num:,}): their data is cached, or the model is wrong.",
 }
 NO_RATE = {
     True: "No rate where only a bound is known, as lengths of sequences or groups are not recorded.",
@@ -249,7 +246,7 @@ NO_RATE = {
 """Why ops have a time alone, by whether their work is a bound."""
 INTERRUPTED = (
     "one run of {kernel} in {op} takes {time}{on_rank}, {times:,} times as long as others of its shapes: "
-    "the device did something else meanwhile{more}"
+    "it was interrupted{more}"
 )
 MORE_RUNS = "; {num:,} more run{s} like it"
 

@@ -68,7 +68,7 @@ NOT_REPLAYED = {
     "no_common_step": "{path}: no step was counted on all ranks, in one order; choose one rank with --ranks",
     "clocks": "{path}: the ranks' clocks cannot be compared; choose one rank with --ranks",
     "circle": (
-        "{path}: of the recorded collectives each waits for another one: they are matched wrongly between ranks; "
+        "{path}: the recorded collectives wait for each other in a circle, so they are matched wrongly; "
         "choose one rank with --ranks"
     ),
 }

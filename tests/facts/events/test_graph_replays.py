@@ -143,7 +143,7 @@ def test_a_note_says_so_where_it_is_much_of_the_time(eager_us: int, share: str) 
     eager = [op("aten::mm", 0, 20), launch(5, 2, 9), kernel("eager", 20, eager_us, 9)]
     caveats = analyze(Run("", (build(*eager, *replay(1100, 1, "x")),)), "coverage").caveats
     texts = [caveat.text for caveat in caveats if caveat.code == "graph_replays"]
-    assert [text.partition(" % of the GPU time")[0] for text in texts] == ([share] if share else [])
+    assert [text.partition(" % of GPU time")[0] for text in texts] == ([share] if share else [])
 
 
 def load(name: str) -> dict[str, Any]:
