@@ -100,7 +100,7 @@ def test_a_side_that_lacks_much_of_the_devices_work_is_refused() -> None:
         return Run("run", (build(op("aten::add", 0, 1_000), *launches, *kernels),))
 
     (reason,) = diff_runs(side(99), side(60)).comparable.reasons
-    assert reason == "launches without a row of the device: none against 40 of 100"
+    assert reason.endswith(": none against 40 of 100")
     assert diff_runs(side(100), side(99)).comparable.ok
 
 
