@@ -125,7 +125,7 @@ def test_calls_above_the_roof_count_in_the_rate_of_all_calls_and_as_at_the_roof(
     assert row["tflops"] == pytest.approx(1.1 / 3.95)
     assert (row["num"], row["gpu_ns"], row["lost_ns"]) == (2, 3_950_000, 2_900_000)
     assert row["roof_pct"] == pytest.approx(100 * (1 - row["lost_ns"] / row["gpu_ns"]))
-    assert "1 call exceeds the compute roof" in report.views[0].note
+    assert "above the compute roof" in report.views[0].note
 
 
 def test_mfu_is_unknown_where_much_is_a_bound_and_much_has_no_model() -> None:

@@ -14,6 +14,7 @@ from terminal import traceq
 
 from traceq.analysis.loader import loader_of
 from traceq.analysis.registry import analyze
+from traceq.analysis.sentences import NO_WORKERS
 from traceq.compare.diff import diff, diff_runs
 from traceq.model import Arm, Manifest, Run
 from traceq.runs.run_folder import RunFolder
@@ -98,7 +99,7 @@ def test_fetches_of_one_kind_are_not_called_bimodal(fetches: Sequence[int]) -> N
 
 
 def test_a_loop_without_workers_makes_its_batches_itself() -> None:
-    assert "The loop makes its batches itself" in analyze(alone([batch(5)], num_workers=0), "loader").views[0].note
+    assert NO_WORKERS in analyze(alone([batch(5)], num_workers=0), "loader").views[0].note
 
 
 def test_a_recording_of_steps_is_no_loader_and_a_loader_is_not_told_twice() -> None:

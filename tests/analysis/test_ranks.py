@@ -526,7 +526,7 @@ def test_too_few_unprofiled_steps_name_no_straggler_and_say_how_many_would(own_m
     assert [row["verdict"] for row in table(run, "ranks")] == ["undecided", "undecided"]
     (caveat,) = report.caveats
     assert caveat.code == "stragglers_undecided"
-    assert caveat.text.endswith("(--steps 200)")
+    assert caveat.text.endswith("--steps 200")
     assert f"{caveat.text}." in report.views[0].note
 
 

@@ -36,7 +36,7 @@ Answer = Mapping[str, object]
 Changes = dict[tuple[str, str, str], list[str]]
 """Names of questions by (field, value before, value now)."""
 
-_NO_FACTS = {"path", "text", "words", "reason", "remedy", "warnings", "schema", "unknown"}
+_NO_FACTS = {"path", "text", "words", "reason", "remedy", "held_fixed", "warnings", "schema", "unknown"}
 """Keys of sentences, and of what differs between machines."""
 _CLAIMS = {"findings": ("code", "key", "severity", "ns"), "causes": ("kind", "name", "phase", "ns", "delta_ns")}
 """Keys of rows that are kept whole."""

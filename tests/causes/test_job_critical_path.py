@@ -166,7 +166,7 @@ def test_a_path_is_refused_where_ends_do_not_fall_together() -> None:
 
 
 def test_a_path_is_refused_where_the_windows_hold_other_steps() -> None:
-    assert refused(rank(0, *EARLY), rank(1, *LATE, steps=3)).endswith("counted on all ranks")
+    assert refused(rank(0, *EARLY), rank(1, *LATE, steps=3)).endswith("counted on all of them")
 
 
 def test_ranks_that_never_meet_and_one_rank_alone_have_no_path_of_a_job() -> None:

@@ -63,7 +63,7 @@ def test_matmuls_that_never_have_the_same_shapes_are_named_by_the_largest() -> N
     (text,) = confounded(a, b)
     assert text.startswith("shapes: ")
     assert " aten::mm is [[8, 64], [64, 64]] against [[16, 64], [64, 64]], " in text
-    assert "1 more op" in text
+    assert "1 more likewise" in text
 
 
 def confounded(a: Run, b: Run) -> list[str]:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from made_batches import compared, manifest, paired, run_of
 from statements import of_code, only
 
-from traceq.compare.comparable import UNKNOWN_SAMPLES
 from traceq.compare.diff import diff_runs
 from traceq.compare.result import Diff, Diffs
+from traceq.compare.sentences import UNKNOWN_SAMPLES
 from traceq.compare.tables import matrix
 from traceq.model import Pairs
 from traceq.stats import Comparison, compare_pairs

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.claims.claim import BY_JOB_REPLAY, Basis, Claim
 from traceq.claims.limits import LARGE, NEARLY_ALL, NOTABLE, NOTHING
 from traceq.errors import UsageFault
@@ -190,7 +191,7 @@ def unplayed_words(job: Job) -> str:
     if len(job.ranks) < 2 or not _is_too_large(job):
         return ""
     bounds = f"{_MOST_RANKS} ranks" if len(job.ranks) > _MOST_RANKS else f"{_MOST_EVENTS:,} events"
-    return f"What all {len(job.ranks):,} ranks gain together: traceq whatif; of more than {bounds}, each is alone here."
+    return sentences.ALONE.format(bounds=bounds)
 
 
 def _is_too_large(job: Job) -> bool:

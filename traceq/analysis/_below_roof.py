@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import holds_in_steps, on_the_worst_rank, recurs, slack_by_rank, step_lengths
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
@@ -24,6 +25,7 @@ from traceq.units import Unit
 from traceq.whatif.intervention import RankIntervention, RankWeights
 from traceq.whatif.predict import is_replayed
 from traceq.whatif.rank_part import RankPart
+from traceq.whatif.sentences import HELD
 
 
 @frozen
@@ -60,7 +62,7 @@ def against_roofs(peaks: Peaks | None, *, flops: int, size_bytes: int, dtype: st
     roof, least_ns = ("compute", compute_ns) if compute_ns > memory_ns else ("memory", memory_ns)
     if unsure or least_ns <= ns:
         return Roofed(roof, least_ns, unsure)
-    return Roofed(roof, least_ns, "in cache, or a bound" if roof == "memory" else "model or peak is wrong")
+    return Roofed(roof, least_ns, sentences.DOUBTS[roof])
 
 
 @frozen
@@ -128,38 +130,26 @@ def against(row: OpWork, peaks: Peaks | None) -> Roofed:
 
 
 def own_roofs(shown: Sequence[OpSum], parts: Sequence[RankWork], peaks: dict[int, Peaks | None]) -> str:
-    """Return what the shares of those shown are of, and how many of their calls exceed it."""
+    """Return how many calls of those shown with a share exceed their roof."""
     keys = {(each.op, each.phase, each.dtype) for each in shown if each.roof_pct is not None}
-    if not keys:
-        return ""
     rows = [row for part in parts for row in part.rows if (row.op, row.phase, row.dtype) in keys and not row.unsure]
+    roofed = [(row, against(row, peaks[row.rank])) for row in rows]
+    fast = {kind: [row for row, each in roofed if each.doubt and each.roof == kind] for kind in sentences.ABOVE_ROOF}
     least_ns = NOTHING * sum(row.ns for row in rows)
-    words = {
-        "compute": "the model or the peak is wrong for them, as for Winograd and FFT convolutions",
-        "memory": "their data is in a cache, or the model is wrong for them",
-    }
-    sentences = ["Each set of shapes against its own roof."]
-    for kind, reason in words.items():
-        roofed = [(row, against(row, peaks[row.rank])) for row in rows]
-        fast = [row for row, each in roofed if each.doubt and each.roof == kind]
-        if fast and sum(row.ns for row in fast) >= least_ns:
-            num = sum(row.num for row in fast)
-            exceed = "1 call exceeds" if num == 1 else f"{num:,} calls exceed"
-            counts = "counts" if num == 1 else "count"
-            sentences.append(f"{exceed} the {kind} roof, and {counts} as at it: {reason}.")
-    return " ".join(sentences)
+    return " ".join(
+        sentences.ABOVE_ROOF[kind].format(num=sum(row.num for row in of_kind))
+        for kind, of_kind in fast.items()
+        if of_kind and sum(row.ns for row in of_kind) >= least_ns
+    )
 
 
 def without_rates(shown: Sequence[OpSum], parts: Sequence[RankWork]) -> str:
     """Return why ops among those shown have a time alone."""
     keys = {(each.op, each.phase, each.dtype) for each in shown if each.tflops is each.gbps is None}
     rows = [row for part in parts for row in part.rows if row.unsure and (row.op, row.phase, row.dtype) in keys]
-    reasons = {
-        "an upper bound (lengths of sequences or groups are not recorded)": any(row.is_bound for row in rows),
-        "the bytes of all arguments of a kernel": not all(row.is_bound for row in rows),
-    }
-    either = " or ".join(reason for reason, is_one in reasons.items() if is_one)
-    return f"No rate where the work is known only as {either}." if either else ""
+    return " ".join(
+        text for is_bound, text in sentences.NO_RATE.items() if any(row.is_bound == is_bound for row in rows)
+    )
 
 
 def rate(amount: int, ns: int, per_ns: float) -> float | None:
@@ -191,7 +181,7 @@ class _FasterOps(RankIntervention):
     rows: Mapping[int, tuple[_FasterRow, ...]]
     option = "faster ops"
     words = "with faster ops"
-    held = "what else runs at the same time keeps its speed"
+    held = HELD["scaled"]
     speeds_device = True
 
     def is_in(self, part: RankPart) -> bool:

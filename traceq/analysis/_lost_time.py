@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import (
     holds_in_steps,
     is_told_once,
@@ -314,8 +315,7 @@ def first_collective_caveats(job: Job, times: StepTimes) -> tuple[Caveat, ...]:
         return ()
     time = f"{format_value(float(times.first_waits.mean()), Unit.NS)} {per_step(job.ranks[0].steps)}"
     share = format_value(100 * float(first_ns / whole_ns), Unit.PERCENT)
-    text = f"exposed waits of {time} ({share}) are in a first collective, where profilers start apart"
-    return (Caveat("first_collective", f"{text}: by these no rank is late"),)
+    return (Caveat("first_collective", sentences.FIRST_COLLECTIVE.format(time=time, share=share)),)
 
 
 def _is_large(job: Job, times: StepTimes, category: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.claims import saying
 from traceq.claims.claim import Basis
 from traceq.claims.limits import NOTABLE
@@ -21,14 +22,6 @@ from traceq.units import Unit, format_ends, format_value
 
 MOST_RANKS = 8
 """Most ranks that people see one by one."""
-_TERMS = {
-    "host_bound": "host-bound",
-    "exposed_comm": "exposed communication",
-    "exposed_wait": "exposed waits for other ranks",
-    "exposed_transfer": "exposed transfers between ranks",
-    "exposed_memcpy": "exposed copies",
-    "compiling": "torch.compile",
-}
 
 
 def per_step(steps: Steps) -> str:
@@ -60,7 +53,7 @@ def until_done(rank: Outline, step_ns: float) -> str:
     """Return the note on a step of `step_ns` that lasts longer than in other tables; "" for one that does not."""
     if step_ns - float(np.diff(rank.steps.window[rank.steps.counted]).mean()) < NOTABLE * step_ns:
         return ""
-    return f"Measured until all work launched in {the_step(rank.steps)} is done: {format_value(step_ns, Unit.NS)}."
+    return sentences.UNTIL_DONE.format(the_step=the_step(rank.steps), time=format_value(step_ns, Unit.NS))
 
 
 def with_step_headings(view: Table, job: Job) -> Table:
@@ -90,7 +83,7 @@ def values_words(values: Sequence[int], unit: Unit) -> str:
 
 def category_term(category: str) -> str:
     """Return the term for a time category in a sentence: `host-bound`, `exposed communication`, else its name."""
-    return _TERMS.get(category, category.replace("_", " "))
+    return sentences.CATEGORIES.get(category, category.replace("_", " "))
 
 
 def category_heading(category: str) -> str:
@@ -129,18 +122,12 @@ def in_graphs(times: ReplayTimes) -> str:
     replay_ns, captured_ns = times.replay_ns, times.captured_ns
     if not times.num or not times.gpu_ns or not replay_ns:
         return ""
-    replays = f"{times.num:,} replays of CUDA graphs" if times.num > 1 else "one replay of a CUDA graph"
-    of_captured, of_others = "what was captured", "the line and module that replays them"
     hidden = format_value(100 * (replay_ns - captured_ns) / replay_ns, Unit.PERCENT)
-    if not captured_ns:
-        counts = f"whose capture is unknown: its kernels count to {of_others}"
-    elif captured_ns == replay_ns:
-        counts = f"whose capture is known: its kernels count to {of_captured}"
-    else:
-        counts = f"of which {hidden} has no known capture and counts to {of_others}, the rest to {of_captured}"
-    return f"{format_value(100 * replay_ns / times.gpu_ns, Unit.PERCENT)} of the GPU time is in {replays}, {counts}."
+    share = format_value(100 * replay_ns / times.gpu_ns, Unit.PERCENT)
+    extent = "not" if not captured_ns else "captured" if captured_ns == replay_ns else "in part"
+    return sentences.IN_GRAPHS[extent].format(share=share, num=times.num, s="s" * (times.num > 1), hidden=hidden)
 
 
 def more_rows(num: int) -> str:
     """Return `12 more rows in --json.`; "" where a view shows all."""
-    return f"{num:,} more row{'s' if num > 1 else ''} in --json." if num > 0 else ""
+    return sentences.MORE_ROWS.format(num=num, s="s" * (num > 1)) if num > 0 else ""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.model import Arm, Manifest, Processes, Trace
@@ -54,9 +55,8 @@ def merge(job: Job, parts: Sequence[None]) -> Report:
     if manifest is None or not manifest.apart:
         return Report("arms", (Table.of("arms", "Arms", ArmRow, ()),))
     table = Table.of("arms", "Arms", ArmRow, [_row(manifest, arm, job.processes) for arm in manifest.arms])
-    title = "Arms, each in separate processes (unprofiled steps of the job, as long as on its slowest rank)"
-    note = "`traceq diff` on the run compares them." if len(table.rows) > 1 else ""
-    return Report("arms", (table,), (replace(table.visible, title=title, note=note),) if table.rows else ())
+    note = sentences.COMPARED_BY_DIFF if len(table.rows) > 1 else ""
+    return Report("arms", (table,), (replace(table.visible, title=sentences.ARMS, note=note),) if table.rows else ())
 
 
 def _row(manifest: Manifest, arm: Arm, processes: Sequence[Processes]) -> ArmRow:

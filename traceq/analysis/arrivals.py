@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traceq.analysis import sentences
 from traceq.claims.claim import Claim, Subject, measured
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.ranks.job import Job
@@ -64,8 +65,7 @@ def merge(job: Job, parts: Sequence[None]) -> Report:
     """
     stuck = _all_stuck([flight for flight in job.flights if not flight.is_window])
     table = Table.of("arrivals", "Arrivals", ArrivalRow, [row for each in stuck for row in each.ranks])
-    note = "For a rank that never arrived: the last collective that it issued."
-    view = replace(table.visible, title="Collectives that never completed", note=note)
+    view = replace(table.visible, title=sentences.ARRIVALS, note=sentences.LAST_ISSUED)
     return Report("arrivals", (table,), (view,) if table.rows else (), tuple(map(_finding, stuck)))
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from traceq.analysis import sentences
 from traceq.analysis.arms import batch_of, step_of
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.model import Arm, Manifest, Processes, Trace
 from traceq.report import Cell, Column, Report, Table, column
 from traceq.units import Unit, format_value
-
-_NOTE = "Memory is that of the largest batch, on the rank that uses most. Reserved, unused: held by the allocator only."
 
 
 @frozen
@@ -70,7 +69,7 @@ def merge(job: Job, parts: Sequence[None]) -> Report:
         return Report("batches")
     backends = _backends(manifest, job.processes)
     rows = [_row(name, tries) for name, tries in backends.items()]
-    summary = Table.of("batches", "The largest batch that fits", BackendRow, rows, note=_NOTE)
+    summary = Table.of("batches", sentences.LARGEST_BATCH, BackendRow, rows, note=sentences.OF_LARGEST_BATCH)
     return Report("batches", views=(_matrix(backends), summary))
 
 
@@ -103,7 +102,7 @@ def _matrix(backends: Mapping[str, Sequence[_Try]]) -> Table:
     texts = {(name, each.size): each.text for name, tries in backends.items() for each in tries}
     columns = (Column("batch", "batch per rank", Unit.COUNT), *(Column(name, name) for name in backends))
     rows: list[tuple[Cell, ...]] = [(size, *(texts.get((name, size), "") for name in backends)) for size in sizes]
-    return Table("batches", "Samples per second of all ranks, by batch", columns, tuple(rows))
+    return Table("batches", sentences.BATCHES, columns, tuple(rows))
 
 
 def _row(name: str, tries: Sequence[_Try]) -> BackendRow:

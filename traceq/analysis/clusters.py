@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._wording import MOST_RANKS, category_term, more_rows
 from traceq.analysis.ranks import late_unprofiled
 from traceq.claims.claim import Claim, Subject, measured
@@ -170,8 +171,8 @@ def _few(names: Sequence[str]) -> str:
 def _view(rows: Sequence[ClusterRow]) -> Table:
     largest = replace(rows[0], late_ns=None, phase=None, phase_ns=None, category=None)
     shown = [largest, *rows[1:MOST_RANKS]]
-    note = f"Own time: step time minus exposed communication. {more_rows(len(rows) - len(shown))}".strip()
-    return Table.of("clusters", "Clusters of similar ranks", ClusterRow, shown, note=note).visible
+    note = f"{sentences.OWN_TIME} {more_rows(len(rows) - len(shown))}".strip()
+    return Table.of("clusters", sentences.CLUSTERS, ClusterRow, shown, note=note).visible
 
 
 def _findings(job: Job, times: RankTimes, clusters: Sequence[_Cluster]) -> tuple[Claim, ...]:
@@ -241,11 +242,10 @@ def _heat_view(times: RankTimes, spread: Table) -> Table:
     above = [np.maximum.reduceat(values, opens) - np.median(values) for values in times.local.T]
     darkest = max(float(values.max()) for values in above) or 1.0
     lines = [shades((values / darkest).tolist()) for values in above]
-    darkest_text = format_value(darkest, Unit.NS)
-    note = f"One cell is {cell}, shaded by its slowest rank; the darkest is {darkest_text} above the phase's median."
+    note = sentences.SHADES.format(cell=cell, time=format_value(darkest, Unit.NS))
     ranks = Column("each", f"ranks {times.ranks[0]} to {times.ranks[-1]}")
     view = spread.visible.with_column(ranks, [*lines, "", ""])
-    return replace(view, title="Own time of a step, over ranks", note=note)
+    return replace(view, title=sentences.RANKS_BY_PHASE, note=note)
 
 
 def _percentiles(times: RankTimes) -> list[_PercentileRow]:

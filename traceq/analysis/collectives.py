@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import on_the_worst_rank, recurs, step_lengths
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import in_traced_steps, over_ranks, per_step, values_words
@@ -316,7 +317,7 @@ def _per_step(job: Job, rows: Sequence[StepRow]) -> Table:
             kinds.setdefault((row.name, row.role), []).append(row)
     title = f"Collectives {per_step(job.ranks[0].steps)}" if job.ranks[0].steps.marked else "Collectives"
     if not kinds:
-        return Table("collectives", f"{title}: none recorded {in_traced_steps(job)}", (), ())
+        return Table("collectives", sentences.NONE_RECORDED.format(title=title, in_steps=in_traced_steps(job)), (), ())
 
     def values(rows_of_steps: Sequence[StepRow], key: str, unit: Unit) -> str:
         of_rows = [getattr(row, key) for row in rows_of_steps]
@@ -339,7 +340,7 @@ def _per_step(job: Job, rows: Sequence[StepRow]) -> Table:
         for (name, role), of_steps in kinds.items()
     ]
     on_device = any(row.gpu_ns for row in shown)
-    mean_of = f" (times: mean of {len(job.ranks)} ranks)" if len(job.ranks) > 1 else ""
+    mean_of = sentences.MEAN_OF_RANKS.format(num=len(job.ranks)) if len(job.ranks) > 1 else ""
     view = Table.of("collectives", f"{title}{mean_of}", _PerStep, shown)
     view = view.largest_first("gpu_ns" if on_device else "host_ns")
     has_calls = all(row.num for row in shown)

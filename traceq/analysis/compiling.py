@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import on_the_worst_rank, step_lengths, unprofiled_phase_ns, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import more_rows
@@ -200,4 +201,4 @@ def _view(rows: Sequence[CompilingRow]) -> Table:
     ]
     means.sort(key=lambda mean: -mean.ns)
     note = more_rows(len(means) - _TOP)
-    return Table.of("compiling", "Compiling by function (whole trace)", _Mean, means[:_TOP], note=note)
+    return Table.of("compiling", sentences.COMPILED, _Mean, means[:_TOP], note=note)

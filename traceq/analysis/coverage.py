@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.analysis._wording import in_graphs
 from traceq.claims.claim import Claim, Subject, measured
 from traceq.claims.limits import LARGE
@@ -106,8 +107,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         *_uncaptured([part.replays for part in parts]),
     )
     if total.unread_counters:
-        text = f"traceq does not read counters, as of hardware: {total.unread_counters:,} samples"
-        caveats = (*caveats, Caveat("unread_counters", text))
+        caveats = (*caveats, Caveat("unread_counters", sentences.UNREAD_COUNTERS.format(num=total.unread_counters)))
     table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
     shown = (total.unattributed_ns, total.unrecorded_ns, total.uncaptured_ns, total.dropped_events)
     view = table.without("unread_counters", *(() if total.replay_ns else ("replay_ns", "uncaptured_ns")))
@@ -119,8 +119,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 def _lost_launches(lost: int, launches: int) -> Iterator[Caveat]:
     """Yield that the trace lacks much of the device's work: the profiler's buffers were full, or it stopped before."""
     if lost:
-        text = f"{lost:,} of {launches:,} launches of kernels have no row of the device: its work is more than is told"
-        yield Caveat("lost_launches", text)
+        yield Caveat("lost_launches", sentences.LOST_LAUNCHES.format(num=lost, launches=launches))
 
 
 def _missing_ops(job: Job, parts: Sequence[_Rank]) -> Iterator[Claim]:
@@ -141,8 +140,7 @@ def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:
     if not ranks:
         return []
     where = "" if len(ranks) == len(job.ranks) else f"{name_ranks(ranks)}: "
-    text = "the profiler recorded no host ops (ProfilerActivity.CPU is missing): phases, ops and lines are not known"
-    return [Caveat("no_host_ops", f"{where}{text}")]
+    return [Caveat("no_host_ops", f"{where}{sentences.NO_HOST_OPS}")]
 
 
 def _uncaptured(ranks: Sequence[ReplayTimes]) -> list[Caveat]:
@@ -177,8 +175,7 @@ def _several_devices(trace: Trace) -> list[Caveat]:
     devices = sorted_unique(trace.events.device[device_work(trace).rows])
     if len(devices) < 2:
         return []
-    text = f"rank {trace.rank}: work of {len(devices)} devices in one process; idle means that none of them runs"
-    return [Caveat("several_devices", text)]
+    return [Caveat("several_devices", sentences.SEVERAL_DEVICES.format(rank=trace.rank, num=len(devices)))]
 
 
 def _sum_ns(trace: Trace, phase: str) -> int:

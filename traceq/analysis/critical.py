@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceq.analysis import sentences
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import a_step, more_rows, python_or_host, python_place, until_done, with_step_headings
 from traceq.causes.critical_path import CriticalPath, PathKind, critical_path
@@ -126,9 +127,9 @@ def _view(job: Job, rank: Outline, rows: Sequence[PathRow], *, is_slowest: bool)
     kinds = largest_sums(rows, _display_kind, lambda row: (row.step_ns,))[:4]
     shares = ", ".join(f"{kind} {format_value(100 * ns / total_ns, Unit.PERCENT)}" for kind, (ns,) in kinds)
     on = f" (rank {rank.rank}{', the slowest' if is_slowest else ''})" if len(job.ranks) > 1 else ""
-    title = f"Critical path of {a_step(rank.steps)}{on}"
-    notes = f"Total: {shares}.", _on_waits(job, rows), until_done(rank, total_ns), more_rows(num_left)
-    note = " ".join(filter(None, notes))
+    title = sentences.CRITICAL.format(a_step=a_step(rank.steps), on=on)
+    total = sentences.CRITICAL_TOTAL.format(shares=shares)
+    note = " ".join(filter(None, (total, _on_waits(job, rows), until_done(rank, total_ns), more_rows(num_left))))
     return with_step_headings(Table.of("critical", title, _Piece, pieces, note=note).without("rank"), job)
 
 
@@ -136,7 +137,7 @@ def _on_waits(job: Job, rows: Sequence[PathRow]) -> str:
     """Return what the path of one rank does not know of its collectives; "" for a path without them."""
     if job.ranks[0].world_size < 2 or not any(row.kind == "collective" for row in rows):
         return ""
-    return "Collectives include their waits for other ranks, on which the path would go on."
+    return sentences.ACROSS_RANKS
 
 
 def _view_of_job(job: Job, rows: Sequence[PathRow]) -> Table:
@@ -145,8 +146,8 @@ def _view_of_job(job: Job, rows: Sequence[PathRow]) -> Table:
     ranks = largest_sums(rows, lambda row: row.rank, lambda row: (row.step_ns,))
     total = format_value(_total_ns(rows), Unit.NS)
     parts = [f"{format_value(ns, Unit.NS)} of {total} on rank {rank}" for rank, (ns,) in ranks[:_MOST_RANKS]]
-    parts += [f"the rest on {len(ranks) - _MOST_RANKS} more"] if len(ranks) > _MOST_RANKS else []
-    title = f"Critical path of {a_step(job.ranks[0].steps)} across ranks"
+    parts += [sentences.REST_OF_PATH.format(num=len(ranks) - _MOST_RANKS)] if len(ranks) > _MOST_RANKS else []
+    title = sentences.JOB_PATH.format(a_step=a_step(job.ranks[0].steps))
     note = f"{', '.join(parts)}. {more_rows(num_left)}".strip()
     return with_step_headings(Table.of("job_path", title, _Piece, pieces, note=note), job)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.claims.claim import Claim, Subject, measured
 from traceq.claims.limits import LOST
 from traceq.facts.comm.rank_collectives import rank_calls
@@ -108,9 +109,7 @@ def merge(job: Job, parts: Sequence[_Lines]) -> Report:
 def _not_compared(ranks: Sequence[int]) -> tuple[Caveat, ...]:
     if not ranks:
         return ()
-    noun, their = ("rank", "its") if len(ranks) == 1 else ("ranks", "their")
-    text = f"{noun} {', '.join(map(str, ranks))} lost events: {their} collectives are not compared with other ranks'"
-    return (Caveat("not_compared", text),)
+    return (Caveat("not_compared", sentences.LOST_EVENTS.format(ranks=name_ranks(ranks))),)
 
 
 def _in_traces(job: Job, parts: Sequence[_Lines], complete: Sequence[int]) -> list[DesyncRow]:
@@ -200,9 +199,8 @@ def _by_issue(rows: Sequence[DesyncRow]) -> list[tuple[DesyncRow, list[int]]]:
 def _view(rows: Sequence[DesyncRow]) -> Table:
     """Return one row for all ranks that issued the same."""
     issues = _by_issue(rows)
-    note = "The first place in each group where its ranks differ; later differences can be a consequence."
     shown = [replace(row, name=row.name or "nothing") for row, _ in issues]
-    table = Table.of("desync", "Desync", DesyncRow, shown, note=note)
+    table = Table.of("desync", "Desync", DesyncRow, shown, note=sentences.DESYNC)
     table = table.with_column(Column("ranks", "ranks"), [format_ranks(ranks) for _, ranks in issues])
     where = ("source", "group", "sequence", "step", "place", "ranks", "how")
     return table.select(*where, "name", "dtype", "elements", "phase", "line")

@@ -40,8 +40,7 @@ def merge(job: Job, parts: Sequence[Part[DeviceRow]]) -> Report:
     """Return the rows of all ranks; people see those of processes with several devices."""
     table = Table.of("devices", "Devices", DeviceRow, of_all(parts))
     several = [row for part in parts if len(part.rows) > 1 for row in part.rows]
-    note = "The partition below is of all devices of a process: idle there means that none of them runs."
-    view = Table.of("devices", "Devices (all steps)", DeviceRow, several, note=note)
+    view = Table.of("devices", "Devices (all steps)", DeviceRow, several)
     return Report("devices", (table,), (view,) if several else ())
 
 

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import holds_in_steps, on_the_worst_rank, step_lengths
 from traceq.analysis._below_roof import (
     OpSum,
@@ -138,7 +139,7 @@ def merge(job: Job, parts: Sequence[RankWork]) -> Report:
     ledger = each_of(parts, _ledger)
     tables = (
         Table.of("efficiency", "Efficiency", RankRow, ranks),
-        Table.of("efficiency_ledger", "What is known of the device's work", LedgerRow, ledger),
+        Table.of("efficiency_ledger", sentences.LEDGER, LedgerRow, ledger),
         Table.of("efficiency_ops", "Ops against their roofs", OpRow, rows),
     )
     has_device = any(rank.has_device for rank in job.ranks)
@@ -249,11 +250,7 @@ def _job_share(ranks: Sequence[RankRow], name: str) -> float | None:
 
 def _without_peaks(unsure: str) -> Table:
     """Return why a CPU has no MFU."""
-    note = (
-        f"The peak of this CPU is unsure: repeated measurements gave {unsure}, as other work, or the job's own "
-        "workers, used its cores. Record on an idle machine, or set it: --peak fp32=TFLOP/s --peak memory=GB/s."
-    )
-    return Table.of("efficiency", "MFU unknown", OpSum, (), note=note)
+    return Table.of("efficiency", "MFU unknown", OpSum, (), note=sentences.UNSURE_PEAKS.format(unsure=unsure))
 
 
 def _views(
@@ -264,7 +261,6 @@ def _views(
     shown = sums[:_TOP]
     notes = [
         _coverage(parts),
-        "Attention counts unmasked pairs." if any(rank.model_flops for rank in ranks) else "",
         own_roofs(shown, parts, peaks),
         without_rates(shown, parts),
         more_rows(len(sums) - _TOP),
@@ -279,19 +275,21 @@ def _headline(job: Job, parts: Sequence[RankWork], peaks: dict[int, Peaks | None
     """
     first = next(filter(None, peaks.values()), None)
     if first is None:
-        return f"Work of ops; no peaks are known for this device (--peak) ({over_ranks(job)})"
+        return sentences.NO_PEAKS.format(of=over_ranks(job))
     mfu, hfu = _job_share(ranks, "mfu_pct"), _job_share(ranks, "hfu_pct")
     memory = [f"{format_value(first.bandwidth / 1e9, Unit.NUMBER)} GB/s"] if first.bandwidth else []
     rates = [*_compute_peaks(parts, first), *memory]
     device = f"{first.name}: {', '.join(rates)}"
     if mfu is None or hfu is None:
-        return f"Ops against the roofs of {device} ({over_ranks(job)})"
+        return sentences.NO_MFU.format(device=device, of=over_ranks(job))
     is_bound, is_partial = any(rank.is_bound for rank in ranks), any(rank.modelled_pct < COVERED_PCT for rank in ranks)
     if is_partial and _bound_share(parts, peaks) > _MATERIAL:
-        return f"MFU unknown: {_modelled(parts)}; ops against the roofs of {device} ({over_ranks(job)})"
+        return sentences.MFU_UNKNOWN.format(modelled=_modelled(parts), device=device, of=over_ranks(job))
     most = "about " if is_bound and is_partial else "at most " if is_bound else "at least " if is_partial else ""
-    again = f", HFU {format_value(hfu, Unit.PERCENT)}" if hfu - mfu >= 0.05 else ""
-    return f"MFU {most}{format_value(mfu, Unit.PERCENT)}{again} ({_counted(job)}) of {device}; ops: {over_ranks(job)}"
+    again, share = f", HFU {format_value(hfu, Unit.PERCENT)}" * (hfu - mfu >= 0.05), format_value(mfu, Unit.PERCENT)
+    return sentences.MFU.format(
+        most=most, mfu=share, hfu=again, counted=_counted(job), device=device, of=over_ranks(job)
+    )
 
 
 def _counted(job: Job) -> str:
@@ -335,25 +333,17 @@ def _modelled(parts: Sequence[RankWork]) -> str:
     """Return `53.0 % of the time is modelled`."""
     total_ns = sum(sum(part.ns_of_kind) for part in parts) or 1
     modelled_ns = sum(part.ns_of_kind[TimeKind.MODELLED] for part in parts)
-    return f"{format_value(100 * modelled_ns / total_ns, Unit.PERCENT)} of the time is modelled"
+    return sentences.MODELLED.format(share=format_value(100 * modelled_ns / total_ns, Unit.PERCENT))
 
 
 def _coverage(parts: Sequence[RankWork]) -> str:
     """Return what of the device's time the models cover, and the largest part that they do not."""
     ns = [sum(part.ns_of_kind[kind] for part in parts) for kind in TimeKind]
     total_ns = sum(ns) or 1
-    words = {
-        TimeKind.NO_MODEL: "has ops without a model",
-        TimeKind.NO_SHAPE: "has ops without shapes",
-        TimeKind.ARGUMENTS: "has ops of which only the arguments are known",
-        TimeKind.NO_OP: "was launched by no recorded op",
-        TimeKind.COMMUNICATION: "is communication",
-        TimeKind.COPY: "is copies and memsets",
-    }
     rest = [
-        f"{format_value(100 * ns[kind] / total_ns, Unit.PERCENT)} {words[kind]}"
-        for kind in sorted(words, key=lambda kind: -ns[kind])
-        if ns[kind] >= NOTHING * total_ns
+        f"{format_value(100 * ns[kind] / total_ns, Unit.PERCENT)} {sentences.NOT_MODELLED[kind.name.lower()]}"
+        for kind in sorted(TimeKind, key=lambda kind: -ns[kind])
+        if kind != TimeKind.MODELLED and ns[kind] >= NOTHING * total_ns
     ]
     return f"{'; '.join(filter(None, [_modelled(parts), ', '.join(rest)]))}."
 
@@ -370,11 +360,10 @@ def _interrupted_runs(job: Job, parts: Sequence[RankWork]) -> tuple[Caveat, ...]
         return ()
     run, rank = max(runs, key=lambda pair: pair[0].ns)
     of_rank = f" on rank {rank}" if len(parts) > 1 else ""
-    more = f"; {len(runs) - 1:,} more run{'s' if len(runs) > 2 else ''} like it" if len(runs) > 1 else ""
-    times = round(run.ns / max(run.usual_ns, 1))
-    text = (
-        f"one run of {run.kernel} in {run.op} takes {format_value(run.ns, Unit.NS)}{of_rank}, {times:,} times as long "
-        f"as others of its shapes: the device did something else meanwhile{more}"
+    more = sentences.MORE_RUNS.format(num=len(runs) - 1, s="s" * (len(runs) > 2)) if len(runs) > 1 else ""
+    times, time = round(run.ns / max(run.usual_ns, 1)), format_value(run.ns, Unit.NS)
+    text = sentences.INTERRUPTED.format(
+        kernel=run.kernel, op=run.op, time=time, on_rank=of_rank, times=times, more=more
     )
     return (Caveat("interrupted", text),)
 

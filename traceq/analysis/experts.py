@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import holds_in_steps, step_lengths, waits_in_steps
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
@@ -116,13 +117,13 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     layers = _layers(job, parts)
     tables = (
         Table.of("experts", "Expert compute", ExpertRow, rows),
-        Table.of("expert_layers", "Tokens of experts by layer", LayerRow, layers),
+        Table.of("expert_layers", sentences.EXPERT_LAYERS, LayerRow, layers),
     )
     if len(rows) < 2 or max(max(row.ratio, row.token_ratio or 0.0) for row in rows) < _LEAST_RATIO:
         return Report("experts", tables)
     busiest = sorted(rows, key=lambda row: (-row.dur_ns, -(row.tokens or 0), row.rank))[:MOST_RANKS]
     note = " ".join(filter(None, [_of_layers(layers, parts), more_rows(len(rows) - len(busiest))]))
-    view = Table.of("experts", "Expert compute of a step by rank", ExpertRow, busiest, note=note)
+    view = Table.of("experts", sentences.EXPERTS, ExpertRow, busiest, note=note)
     shown = view if mean_tokens else view.without("tokens", "token_ratio")
     return Report("experts", tables, (with_step_headings(shown, job),), _findings(job, parts, rows, mean))
 
@@ -152,10 +153,8 @@ def _of_layers(layers: Sequence[LayerRow], parts: Sequence[_Rank]) -> str:
         return ""
     worst = max(layers, key=lambda row: row.ratio)
     mean = format_value(float(np.mean([row.ratio for row in layers])), Unit.MEAN)
-    most = f"the busiest rank of a layer has {mean} times the mean of its tokens, at most {worst.ratio:.2f} times"
-    where = f"{most[0].upper()}{most[1:]} (layer {worst.layer}, rank {worst.rank})"
-    is_exact = any(part.source == EXCHANGES for part in parts)
-    return f"{where}." if is_exact else f"{where}, by the rows of grouped products, which may have room to spare."
+    tokens = sentences.TOKENS.format(mean=mean, most=worst.ratio, layer=worst.layer, rank=worst.rank)
+    return tokens if any(part.source == EXCHANGES for part in parts) else f"{tokens} {sentences.TOKENS_OF_ROWS}"
 
 
 def _findings(job: Job, parts: Sequence[_Rank], rows: Sequence[ExpertRow], mean: float) -> tuple[Claim, ...]:

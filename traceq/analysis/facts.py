@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traceq.analysis import sentences
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.model import Manifest, Trace
@@ -51,7 +52,7 @@ def fact_tables(manifest: Manifest) -> tuple[Table, Table]:
             rows += [FactRow(fact.key, arm.name, fact.title, fact.unit.value, value) for fact, value in pairs]
             shown.append((arm.name, *values))
     columns = (Column("arm", "arm"), *(Column(fact.key, fact.title, fact.unit) for fact in of_arms))
-    title = "Facts of the recipe, by arm" if manifest.recipe else "By arm"
+    title = sentences.FACTS if manifest.recipe else "By arm"
     view = Table("facts", title, columns, tuple(shown)).non_empty_columns
     texts = [f"{fact.title}: {format_value(value, fact.unit)}" for fact, value in of_run if value not in ("", None)]
     return Table.of("facts", "Facts", FactRow, rows), _with_note(view, texts)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.claims.limits import LARGE
@@ -88,5 +89,5 @@ def _view(job: Job, rows: Sequence[HostRow]) -> Table:
     longest = largest_sums(rows, lambda row: (row.phase, row.name), lambda row: (row.num, row.self_ns))
     all_ns = sum(self_ns for _, (_, self_ns) in longest) or 1
     shown = [_Sum(*identity, num, ns, 100 * ns / all_ns) for identity, (num, ns) in longest[:_TOP]]
-    title = f"Host ops by self time ({over_ranks(job)})"
+    title = sentences.HOST.format(of=over_ranks(job))
     return Table.of("host", title, _Sum, shown, note=more_rows(len(longest) - _TOP))

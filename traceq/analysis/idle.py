@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import mean_step_ns
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import a_step, more_rows, python_or_host, python_place, with_step_headings
@@ -138,11 +139,10 @@ def _view(job: Job, rows: Sequence[IdleRow], idle_ns: float, step_ns: float) -> 
         for identity, (num, ns, longest_ns) in _with_all_else(largest)
     ]
     more = more_rows(len(largest) - _TOP + 1) if len(largest) > _TOP else ""
-    subject = "The device idles" if any(rank.has_device for rank in job.ranks) else "The main thread runs no op for"
     once_ns = sum(row.step_ns for row in rows if row.cause == _ONCE)  # work of the device and ops, too
+    text = sentences.IDLE["device" if any(rank.has_device for rank in job.ranks) else "host"]
     idle = format_value((idle_ns - once_ns) / num_ranks, Unit.NS)
-    share = format_value(100 * (idle_ns - once_ns) / step_ns, Unit.PERCENT)
-    beside = ", beside what is done once" if once_ns else ""
-    note = f"{subject} {idle} of {a_step(job.ranks[0].steps)}, {share}{beside}. {more}".strip()
+    share = format_value(100 * (idle_ns - once_ns) / step_ns, Unit.PERCENT) + sentences.BESIDE_ONCE * bool(once_ns)
+    note = f"{text.format(idle=idle, a_step=a_step(job.ranks[0].steps), share=share)} {more}".strip()
     mean = " (mean of ranks)" if num_ranks > 1 else ""
     return with_step_headings(Table.of("idle", f"Idle time by cause{mean}", _Mean, shown, note=note), job)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import in_graphs, more_rows
 from traceq.facts.events.graph_replays import ReplayTimes
@@ -103,7 +104,7 @@ def _view(rows: Sequence[InferenceRow]) -> Table:
     )
     note = " ".join(filter(None, [_replays(first), more_rows(len(rows) - len(shown))]))
     of_rank = f" (rank {rows[0].rank})" if len(first) < len(rows) else ""
-    table = Table.of("inference", f"Inference steps{of_rank}", InferenceRow, shown, note=note).visible
+    table = Table.of("inference", sentences.INFERENCE.format(of_rank=of_rank), InferenceRow, shown, note=note).visible
     has_replays, has_captures = (any(getattr(row, name) for row in shown) for name in ("num_replays", "captured_ns"))
     unused = ("captured_ns",) if has_replays else ("replay_ns", "captured_ns", "num_replays")
     return table.without("rank", *(() if has_captures else unused))
@@ -162,5 +163,4 @@ def step_kinds_view(rows: Sequence[StepKindRow]) -> Table:
     """Return the rows of the first rank, as all run the same steps."""
     first = [row for row in rows if row.rank == rows[0].rank]
     of_rank = f" (rank {rows[0].rank})" if len(first) < len(rows) else ""
-    title = f"A traced step, by what it computes{of_rank}"
-    return Table.of("step_kinds", title, StepKindRow, first).without("rank")
+    return Table.of("step_kinds", sentences.INFERENCE_KINDS.format(of_rank=of_rank), StepKindRow, first).without("rank")

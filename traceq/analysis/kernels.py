@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import holds_in_steps, on_the_worst_rank, step_lengths
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
@@ -128,7 +129,7 @@ def _tiny(parts: Sequence[_Rank]) -> str:
     if not num or num_tiny / num < _MANY_TINY:
         return ""
     share = format_value(100 * num_tiny / num, Unit.PERCENT)
-    return f"{share} of {num:,} kernels are tiny: under 10 us, or shorter than their launch."
+    return sentences.TINY.format(share=share, num=num)
 
 
 @frozen

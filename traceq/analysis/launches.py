@@ -51,7 +51,7 @@ class LaunchRow:
     num_kernels: int = column("kernels", Unit.COUNT)
     num_tiny: int = column("tiny", Unit.COUNT)
     """[tiny](method.md#kernels-launches-host-ops) ones."""
-    tiny_gpu_ns: int = column("GPU time of tiny ones", Unit.NS)
+    tiny_gpu_ns: int = column("tiny, GPU time", Unit.NS)
     window_ns: int = column("time", Unit.NS)
     host_bound_ns: int = column("host-bound", Unit.NS)
     """Of `window_ns`, the device waits for launches."""

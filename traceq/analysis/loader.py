@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._wording import MOST_RANKS, more_rows
 from traceq.claims.claim import AT_MOST, Basis, Claim, Measure, Subject, measured
 from traceq.claims.limits import BUSY_CORES, MODERATE, MUCH, WORKER_CORES
@@ -213,39 +214,27 @@ def _view(loader: Loader, rows: Sequence[LoaderRankRow], manifest: Manifest) -> 
     """Return the slowest ranks, and the rate at which the job can be fed."""
     slowest = sorted(rows, key=lambda row: row.batches_per_sec)[:MOST_RANKS]
     shown = [row for row in rows if row in slowest]
-    note = " ".join([_pace(loader), _explained(loader, manifest), more_rows(len(rows) - len(shown))]).strip()
-    title = f"Data loader alone, by rank (batches per rank: {loader.fetch_ns.shape[1]:,})"
+    feeds = sentences.FEEDS.format(rate=format_value(loader.ceiling, Unit.COUNT)) if loader.ceiling else ""
+    note = " ".join(filter(None, [feeds, *_explained(loader, manifest), more_rows(len(rows) - len(shown))]))
+    title = sentences.LOADER.format(num=loader.fetch_ns.shape[1])
     view = Table.of("loader_ranks", title, LoaderRankRow, shown, note=note)
     if manifest.environment.get("device") != "cpu":
         return view
     return view.without("h2d_mean_ns", "h2d_median_ns", "h2d_p95_ns")  # nothing is copied to a device
 
 
-def _pace(loader: Loader) -> str:
-    """Return `Batches per second: 163 to 171 over ranks, mean 167; feeds at most 1,304 samples/s.`."""
-    low, mean, high = (format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN) for rate in _range(loader))
-    rates = f"{low} to {high} over ranks, mean {mean}" if len(loader.rates) > 1 else mean
-    ceiling = f"; feeds at most {format_value(loader.ceiling, Unit.COUNT)} samples/s" if loader.ceiling else ""
-    return f"Batches per second: {rates}{ceiling}."
-
-
-def _explained(loader: Loader, manifest: Manifest) -> str:
-    """Return why fetches are bimodal, or why they are not."""
-    workers, max_prefetched = manifest.parameters.get("num_workers"), _max_prefetched(manifest)
-    if loader.modes is None:
-        return (
-            "The loop makes its batches itself (num_workers=0): none is ready before it is needed."
-            if workers == 0
-            else ""
-        )
-    modes = loader.modes
+def _explained(loader: Loader, manifest: Manifest) -> Iterator[str]:
+    """Yield why fetches are bimodal, or why they are not."""
+    modes, max_prefetched = loader.modes, _max_prefetched(manifest)
+    if modes is None:
+        if manifest.parameters.get("num_workers") == 0:
+            yield sentences.NO_WORKERS
+        return
     ready, waited = (format_value(ns, Unit.NS) for ns in (modes.ready_ns, modes.waited_ns))
-    limit = f"; up to {max_prefetched} (num_workers x prefetch_factor) can be ready" if max_prefetched else ""
-    bursts = f", as {workers} workers deliver in bursts" if isinstance(workers, int) and workers > 1 else ""
-    return (
-        f"Bimodal: {format_value(100 * modes.ready, Unit.PERCENT)} of the batches were ready ({ready}), for the others "
-        f"the loop waited ({waited}): {modes.batches_per_wait:.1f} batches per wait{bursts}{limit}."
-    )
+    share = format_value(100 * modes.ready, Unit.PERCENT)
+    yield sentences.BIMODAL.format(share=share, ready=ready, waited=waited, num=modes.batches_per_wait)
+    if max_prefetched:
+        yield sentences.PREFETCHED.format(num=max_prefetched)
 
 
 _TRAINING, _WORKER, _OTHERS = "training", "loader worker", "outside the job"
@@ -331,11 +320,9 @@ def core_view(job: Job, rows: list[CoreUseRow]) -> Table:
     cores = _cores_of(job)
     assert cores is not None
     assert job.manifest is not None
-    num_cores, num_ranks = format_value(cores.use.cores_available, Unit.COUNT), job.manifest.num_ranks_of(job.arm)
-    title = f"CPU time of an unprofiled step, by process ({num_cores} cores)"
-    if num_ranks > 1:
-        of_host = f"{num_cores} cores for {cores.use.ranks_per_host} rank{'s' * (cores.use.ranks_per_host != 1)}"
-        title = f"CPU time per rank of an unprofiled step, by process (mean of {num_ranks:,} ranks; {of_host})"
+    num, num_ranks = cores.use.ranks_per_host, job.manifest.num_ranks_of(job.arm)
+    title = sentences.CORES_OF_RANKS if num_ranks > 1 else sentences.CORES
+    title = title.format(cores=cores.use.cores_available, num_ranks=num_ranks, num=num, s="s" * (num != 1))
     line = worker_line(job)
     note = (f"{line}." if line else "") if cores.use.loader_workers else _without_workers(job)
     return Table.of("core_use", title, CoreUseRow, rows, note=note)
@@ -343,9 +330,7 @@ def core_view(job: Job, rows: list[CoreUseRow]) -> Table:
 
 def _without_workers(job: Job) -> str:
     environment = job.manifest.facts_for(job.arm) if job.manifest else {}
-    if environment.get("num_workers") == 0:
-        return "num_workers=0: the training process makes its batches itself, in the phase dataload_wait."
-    return "No worker of a DataLoader ran."
+    return sentences.NO_WORKERS if environment.get("num_workers") == 0 else sentences.NO_LOADER
 
 
 def place_of_workers(job: Job) -> tuple[Subject, dict[str, Measure]]:

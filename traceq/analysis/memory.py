@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import on_the_worst_rank, recurs, slack_by_rank
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import scope
@@ -154,16 +155,17 @@ def _view(job: Job, parts: Sequence[_Rank], peaks: Sequence[PeakRow]) -> Table:
     """Phases of the device with the highest peak; of the CPU only where the traces have no other device."""
     highest = max(peaks, key=lambda peak: (peak.device != "cpu", peak.peak_bytes))
     rows = [row for row in of_all(parts) if (row.rank, row.device) == (highest.rank, highest.device)]
-    on_rank = f", rank {highest.rank}, the highest peak" if len(job.ranks) > 1 else ""
-    title = f"Memory ({highest.device}{on_rank}, {scope(job)})"
+    on_rank = sentences.HIGHEST_PEAK.format(rank=highest.rank) if len(job.ranks) > 1 else ""
+    title = sentences.MEMORY.format(device=highest.device, on_rank=on_rank, of=scope(job))
     return Table.of("memory", title, MemoryRow, rows, note=_note(highest)).visible
 
 
 def _note(peak: PeakRow) -> str:
     reserved = f" of {format_value(peak.reserved_bytes, Unit.BYTES)} reserved" if peak.reserved_bytes else ""
     line, op = f" at {peak.line}" if peak.line else "", f" ({peak.op})" if peak.op else ""
-    levels = "" if peak.absolute else " Levels count from the start of the trace."
-    return f"Peak {format_value(peak.peak_bytes, Unit.BYTES)}{reserved} in {peak.phase}{line}{op}.{levels}"
+    size = format_value(peak.peak_bytes, Unit.BYTES)
+    note = sentences.PEAK.format(bytes=size, reserved=reserved, phase=peak.phase, line=line, op=op)
+    return note if peak.absolute else f"{note} {sentences.LEVELS}"
 
 
 def _driver_calls(trace: Trace) -> Claim | None:

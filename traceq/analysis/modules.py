@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import in_graphs, scope
 from traceq.facts.events.device_work import device_work
@@ -125,11 +126,10 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 
 
 def _views(job: Job, parts: Sequence[_Rank]) -> tuple[Table, ...]:
-    note = "A module includes those inside it, and the backward pass of each."
     for rank, part in zip(job.ranks, parts, strict=True):
         if part.lines:
             on_rank = f"rank {rank.rank}, " if len(parts) > 1 else ""
-            notes = " ".join(filter(None, [note, part.in_graphs]))
+            notes = " ".join(filter(None, [sentences.MODULES, part.in_graphs]))
             return (Table.of("modules", f"Modules ({on_rank}{scope(job)})", _TreeLine, part.lines, note=notes),)
     return ()
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import on_the_worst_rank
 from traceq.analysis._lost_time import RankLoss, StepTimes, first_collective_caveats, rank_loss, time_claims
 from traceq.analysis._wording import (
@@ -248,7 +249,7 @@ def _by_phase(job: Job, means: Sequence[_Mean], order: Sequence[str], *, in_shor
     basis = ["mean of ranks"] if len(job.ranks) > 1 else []
     basis += [f"traced steps{longer}"] if (longer := much_longer_words(job)) else []
     in_brackets = f" ({'; '.join(basis)})" if basis else ""
-    title = f"{_heading(job)} by phase and category{in_brackets}"
+    title = sentences.BY_PHASE.format(whole=_heading(job), basis=in_brackets)
     columns, rows, whole_ns = matrix.columns(job, "phase"), matrix.rows, float(matrix.ns.sum())
     if len(rows) > 1:
         shares = (100 * matrix.ns.sum(axis=1) / whole_ns).tolist()
@@ -281,7 +282,8 @@ def _by_rank(job: Job, means: Sequence[_Mean]) -> tuple[Table, ...]:
     rows = matrix.rows
     note = more_rows(len(rows) - len(longest))
     shown = tuple(rows[index] for index in longest)
-    return (Table("partition", f"{_heading(job)} by rank and category", matrix.columns(job, "rank"), shown, note=note),)
+    title = sentences.BY_RANK.format(whole=_heading(job))
+    return (Table("partition", title, matrix.columns(job, "rank"), shown, note=note),)
 
 
 def _heading(job: Job) -> str:

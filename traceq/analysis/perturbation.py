@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import mean_step_ns, step_lengths
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
@@ -57,15 +58,15 @@ def perturbation_words(job: Job) -> str:
     rows = _slowdowns(job)
     if not rows:
         return ""
-    median = f"{format_value(max(row.unprofiled_ns for row in rows), Unit.NS)}, median of {rows[0].num_unprofiled:,}"
-    return f"Traced steps: {_slowdown_of_job(rows):.2f}x unprofiled ones ({median})."
+    median = format_value(max(row.unprofiled_ns for row in rows), Unit.NS)
+    return sentences.TRACED.format(slowdown=_slowdown_of_job(rows), median=median, num=rows[0].num_unprofiled)
 
 
 def much_longer_words(job: Job) -> str:
     """Return `, 3.39x unprofiled ones` where traced steps are so much longer that their times mislead; else ""."""
     rows = _slowdowns(job)
     slowdown = _slowdown_of_job(rows) if rows else 1.0
-    return f", {slowdown:.2f}x unprofiled ones" if slowdown >= _MUCH_LONGER else ""
+    return sentences.MUCH_LONGER.format(slowdown=slowdown) if slowdown >= _MUCH_LONGER else ""
 
 
 def most_overhead_ns(trace: Trace) -> int:
@@ -102,14 +103,9 @@ def _unlike(rank: Outline, unprofiled: NDArray[np.int64], most_overhead: int) ->
     outside = max(least - traced, traced - most - most_overhead)
     if outside <= 0:
         return 0.0, ""
-    times = (traced, float(np.median(unprofiled)), least, most, most_overhead)
-    traced_text, median, least_text, most_text, overhead = (format_value(ns, Unit.NS) for ns in times)
-    why = f"the profiler adds at most {overhead}" if traced > most else "a profiler makes no step shorter"
-    text = (
-        f"the traced steps of rank {rank.rank} are unlike the unprofiled ones: their median is {traced_text}, against "
-        f"{median} (all from {least_text} to {most_text}), and {why}"
-    )
-    return outside, text
+    times = {"traced": traced, "median": np.median(unprofiled), "least": least, "most": most, "overhead": most_overhead}
+    texts = {name: format_value(float(ns), Unit.NS) for name, ns in times.items()}
+    return outside, sentences.UNLIKE["longer" if traced > most else "shorter"].format(rank=rank.rank, **texts)
 
 
 def _slowdown_of_job(rows: Sequence[SlowdownRow]) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from traceq.analysis import sentences
 from traceq.analysis._rank_rows import of_all, summed
 from traceq.analysis._wording import over_ranks
 from traceq.facts.events.device_work import device_work
@@ -16,15 +16,6 @@ from traceq.intervals import measure, measure_common, spans
 from traceq.model import Category, Trace
 from traceq.report import Column, Report, Table, column
 from traceq.units import Unit
-
-_RULES = {
-    "recorded": "Phases are declared by the recording",
-    "inference": "Phases are what the steps of the inference engine compute: `mixed` is prefill and decode",
-    "passes": "Phases are the passes of a micro-batch that the innermost annotations name: attn(F), PP:1B0",
-    "annotations": "Phases are the main thread's outermost annotations",
-    "mixed": "Phases are the main thread's outermost annotations, and inferred where these launch nothing",
-    "structure": "Phases are inferred from optimizer, data loader and autograd",
-}
 
 
 @frozen
@@ -99,13 +90,10 @@ def _view(job: Job, rows: Sequence[PhaseRow], order: Sequence[str]) -> Table:
     columns = ("cpu_ns", "gpu_busy_ns", "gpu_sum_ns", "num_kernels", "num_gpu_ops")
     sums = [summed(by_name[name], *columns) for name in order if name in by_name]
     shown = [row for row in sums if row.cpu_ns or row.num_gpu_ops]
-    view = Table.of("phases", f"Phases ({over_ranks(job)})", PhaseRow, shown, note=f"{_RULES[rows[0].rule]}.").visible
+    title, note = f"Phases ({over_ranks(job)})", sentences.PHASES[rows[0].rule]
+    view = Table.of("phases", title, PhaseRow, shown, note=note).visible
     if not any(rank.has_device for rank in job.ranks):
         return view.select("name", "cpu_ns")
-    unlinked = {BEFORE_WINDOW, UNATTRIBUTED} & {row.name for row in shown}
-    num_unrecorded = sum(rank.steps.opens_ns is not None for rank in job.ranks)
-    all_linked = "" if unlinked or num_unrecorded else "; no launch is missing"
-    view = replace(view, note=f"{view.note} GPU work counts to the phase that launched it{all_linked}.")
     num_steps = sum(len(rank.steps) for rank in job.ranks)
     if num_steps == 1:
         return view

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import holds_in_steps
 from traceq.analysis._wording import MOST_RANKS, more_rows, with_step_headings
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
@@ -148,9 +149,9 @@ def _view(job: Job, every: Sequence[Pipeline], worst: int, rows: Sequence[StageR
     shown = [row for row in rows if row.pipeline == worst]
     if len(shown) > MOST_RANKS:
         shown = sorted(shown, key=lambda row: (-row.passes_ns, row.rank))[:MOST_RANKS]
-    one = f"Pipeline {_words(every[worst])}"
-    title = one if len(every) == 1 else f"{one}, the one of {len(every)} with the largest bubble"
-    view = Table.of("pipeline", f"{title}, by rank", StageRow, shown, note=more_rows(len(rows) - len(shown))).visible
+    title = sentences.PIPELINE if len(every) == 1 else sentences.LARGEST_BUBBLE
+    title = title.format(pipeline=f"Pipeline {_words(every[worst])}", num=len(every))
+    view = Table.of("pipeline", title, StageRow, shown, note=more_rows(len(rows) - len(shown))).visible
     return with_step_headings(view, job)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import JobGain, job_gain, mean_step_ns
 from traceq.analysis._wording import MOST_RANKS, category_term, in_traced_steps, more_rows, scope
 from traceq.causes.stragglers import StragglerRanks, UnprofiledLateness, straggler_ranks
@@ -33,7 +34,6 @@ from traceq.units import Unit, name_ranks
 from traceq.whatif.interventions import WithoutStraggler
 
 _STRAGGLER, _UNSTEADY, _WAITS, _BALANCED, _OPEN = "straggler", "irregular", "waits", "balanced", "undecided"
-_NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: their collectives are not compared")
 
 
 @frozen
@@ -129,7 +129,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if waits:
         waits_by_cause = caused_wait_view(by_cause, caused.num_steps, step_ns)
         views = (_view(job, rows, late), *waits_by_cause, _skew_view(tables[1], scope(job)))
-    caveats = (_NOT_ONE_JOB,)
+    caveats = (Caveat("not_one_job", sentences.NOT_ONE_JOB),)
     if job.is_concurrent:  # where ranks wait long, one may be late though the recording is too short to tell
         undecided = (Caveat("stragglers_undecided", late.undecided),) if late.is_suspected else ()
         caveats = (*_caveats(job), *undecided)
@@ -216,37 +216,28 @@ def _view(job: Job, rows: Sequence[RankRow], late: Stragglers) -> Table:
     longest = sorted(rows, key=lambda row: (row.verdict != _STRAGGLER, -(row.wait_ns or 0)))[:MOST_RANKS]
     shown = [row.per_step() for row in rows if row in longest]
     names = name_ranks([each.rank for each in late.ranks])
-    result = f"The others wait for {names}." if late.ranks else "No rank is a straggler."
+    result = sentences.WAITED_FOR.format(ranks=names) if late.ranks else sentences.NO_STRAGGLER
     if late.is_too_short:
         result = ""  # the note says why
     elif late.undecided:
         result = f"{late.undecided[0].upper()}{late.undecided[1:]}."
-    waits = (
-        "A wait is the time from a rank's start to the latest rank's, which causes it; it is exposed while nothing "
-        "computes."
-    )
     is_shared = len(set(job.clock_hosts)) == 1 and any(row.offset_pm_ns == 0 for row in shown)
-    clock = f"All ranks share the clock of {job.clock_hosts[0]}." if is_shared and job.clock_hosts[0] else ""
-    note = " ".join(filter(None, (result, late.note, waits, clock, more_rows(len(rows) - len(shown)))))
-    return Table.of("ranks", "Ranks (waits and transfers per step)", RankRow, shown, note=note).visible
+    clock = sentences.ONE_CLOCK.format(host=job.clock_hosts[0]) if is_shared and job.clock_hosts[0] else ""
+    note = " ".join(filter(None, (result, late.note, clock, more_rows(len(rows) - len(shown)))))
+    return Table.of("ranks", sentences.RANKS, RankRow, shown, note=note).visible
 
 
 def _caveats(job: Job) -> tuple[Caveat, ...]:
     issued, clocks = job.issued, job.clocks
     caveats = []
     if left_out := sorted({rank.rank for rank in job.ranks} - set(issued.ranks)):
-        text = f"ranks {', '.join(map(str, left_out))}: left out of the comparison, other rows name their collectives"
-        caveats.append(Caveat("ranks_left_out", text))
+        caveats.append(Caveat("ranks_left_out", sentences.RANKS_LEFT_OUT.format(ranks=name_ranks(left_out))))
     waits = job.waits
-    for is_possible, what in (
-        (True, "waits are estimated from durations"),
-        (False, "these would be waits for more time than there is, and are not told: do others use the devices?"),
-    ):
+    for is_possible, text in sentences.CLOCKS.items():
         groups = sorted_unique(waits.instances.group[waits.complete & (waits.possible == is_possible)]).tolist()
         if scattered := sorted({issued.groups[group] for group in groups if not clocks.is_known[group]}):
             names = ", ".join(f"group {name}" if name else "all ranks" for name in scattered)
-            text = f"ends of collectives scatter too much to compare clocks ({names}): {what}"
-            caveats.append(Caveat("clocks", text))
+            caveats.append(Caveat("clocks", text.format(groups=names)))
     return tuple(caveats)
 
 
@@ -291,8 +282,7 @@ def _skew_view(table: Table, scope: str) -> Table:
         *("skew_ns", "last_rank", "num_last"),
     )
     view = table.largest_first("skew_ns").select(*columns)
-    note = "Transfer: the shortest duration over ranks, summed; skew: from the first to the last rank's start, summed."
-    return replace(view, title=f"Collectives across ranks ({scope})", note=note)
+    return replace(view, title=sentences.SKEW.format(of=scope), note=sentences.SKEW_NOTE)
 
 
 def _skew_rows(issued: JobCollectives, waits: ArrivalWaits) -> list[_SkewRow]:
@@ -396,8 +386,8 @@ def caused_wait_view(rows: Sequence[_CausedWaitRow], num_steps: int, step_ns: fl
     ]
     shown = [row for row in means if row.caused_ns >= NOTABLE * step_ns][:MOST_RANKS]
     note = more_rows(len(rows) - len(shown))
-    title = "What ranks wait for (waits per step, mean of the ranks that wait)"
-    return (Table.of("caused_waits", title, _CausedWaitRow, shown, note=note).visible,) if shown else ()
+    view = Table.of("caused_waits", sentences.CAUSED_WAITS, _CausedWaitRow, shown, note=note).visible
+    return (view,) if shown else ()
 
 
 @frozen
@@ -559,12 +549,9 @@ def _not_confirmed(
     waited = _waited_for(job, list(causes), num_steps)
     hidden = {cause.phase for cause in causes.values() if cause} & unprofiled.waiting_phases
     if hidden:
-        phase = sorted(hidden)[0]
-        return (
-            f"{waited}, late in {phase}, where unprofiled times show no lateness: record again to tell it from chance."
-        )
-    many = f"{unprofiled.num_steps:,} unprofiled steps"
-    return f"{waited}; {'they are' if len(causes) > 1 else 'it is'} not late throughout {many}."
+        return sentences.HIDDEN.format(waited=waited, phase=min(hidden))
+    they_are = "they are" if len(causes) > 1 else "it is"
+    return sentences.NOT_CONFIRMED.format(waited=waited, they_are=they_are, num=unprofiled.num_steps)
 
 
 def _not_steady(job: Job, late: StragglerRanks, num_steps: int) -> str:
@@ -572,11 +559,10 @@ def _not_steady(job: Job, late: StragglerRanks, num_steps: int) -> str:
     if not late.candidates:
         return ""
     if late.is_in_each:
-        too_few = f"{num_steps:,} traced steps are too few to name a straggler"
-        which = "both" if num_steps == 2 else "each"
-        return f"{too_few}; the others wait for {name_ranks(late.candidates)} in {which}."
-    return f"{_waited_for(job, late.candidates, num_steps)}, too irregularly to name a straggler."
+        each = "both" if num_steps == 2 else "each"
+        return sentences.TOO_FEW.format(num=num_steps, ranks=name_ranks(late.candidates), each=each)
+    return sentences.IRREGULAR.format(waited=_waited_for(job, late.candidates, num_steps))
 
 
 def _waited_for(job: Job, ranks: Sequence[int], num_steps: int) -> str:
-    return f"{in_traced_steps(job, num_steps).capitalize()} the others wait for {name_ranks(ranks)}"
+    return sentences.WAITED.format(in_steps=in_traced_steps(job, num_steps).capitalize(), ranks=name_ranks(ranks))

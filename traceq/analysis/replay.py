@@ -10,6 +10,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import in_vain, job_gain, played_job, recurs, slack_by_rank, unplayed_words
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import a_step, the_step, until_done
@@ -43,7 +44,6 @@ _COMMUNICATION, _HOST_TIME = "communication", "host time"
 
 _GRAIN_PCT = 0.1
 """Percentage of a step from which the ends of what cannot be replayed are told apart."""
-_RANGE = "At most: if streams waited only where that delayed them, unexplained delays shrink, and the host stays ahead."
 
 
 @frozen
@@ -131,10 +131,7 @@ def _refused(job: Job, parts: Sequence[_Rank]) -> tuple[Caveat, ...]:
     part = format_range(100 * least, 100 * share, Unit.PERCENT, grain=_GRAIN_PCT)
     most = f"{100 * MOST_UNREPLAYED:.0f} %"
     on_ranks = f" of {name_ranks([each.rank for *_, each in refused])}" if len(job.ranks) > 1 else ""
-    text = (
-        f"{part} of {the_step(rank.steps)}{on_ranks} cannot be replayed, more than {most}: nothing is said of what "
-        "it would be without its syncs, communication or host time"
-    )
+    text = sentences.NOT_REPLAYED.format(share=part, the_step=the_step(rank.steps), on_ranks=on_ranks, most=most)
     return (Caveat("not_replayed", text),)
 
 
@@ -178,14 +175,14 @@ def _view_of_changes(job: Job, parts: Sequence[_Rank], changes: Sequence[Change]
     together = [words for change in changes if (words := _rows_together(parts, change.option))]
     of_rows = f" ({'; '.join(together)})" if together else ""
     whole = a_step(job.ranks[0].steps).capitalize()
-    return change_table(changes, f"{whole} if one thing changed, by the options of `traceq whatif`{of_rows}")
+    return change_table(changes, sentences.CHANGES.format(whole=whole, of_rows=of_rows))
 
 
 def _rows_together(parts: Sequence[_Rank], option: str) -> str:
     """Return `sync:train.py:9 is 2 rows of syncs together` for an option that removes more than one; "" for others."""
     line = option.removeprefix(_AT_LINE)
     num = max(sum(is_at_line(text, line) for text in part.sync_lines) for part in parts) if line != option else 0
-    return f"sync:{line} is {num} rows of syncs together" if num > 1 else ""
+    return sentences.ROWS_TOGETHER.format(line=line, num=num) if num > 1 else ""
 
 
 def _row(rank: int, removed: str, num: int, blocked_ns: int, saving: Saving, step_ns: int) -> ReplayRow:
@@ -237,17 +234,15 @@ def _claim(job: Job, rank: Outline, part: _Rank, slack_ns: float) -> Claim | Non
 def _which(rank: Outline, slack_ns: Mapping[int, float]) -> str:
     """Return why people see this rank: `which waits least for others`, or where that is not so, `the slowest`."""
     if not slack_ns:
-        return "the slowest"
-    if slack_ns.get(rank.rank) == 0:
-        return "which waits least for others, the first collective aside"
-    return "on which that saves time"
+        return sentences.WHICH_RANK["slowest"]
+    return sentences.WHICH_RANK["waits least" if slack_ns.get(rank.rank) == 0 else "saves"]
 
 
 def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow], slack_ns: Mapping[int, float]) -> Table:
     on_rank = f" (rank {rank.rank}, {_which(rank, slack_ns)})" if len(job.ranks) > 1 else ""
-    title = f"{a_step(rank.steps).capitalize()} without some of its time{on_rank}"
+    title = sentences.REPLAY.format(whole=a_step(rank.steps).capitalize(), on_rank=on_rank)
     is_range = any(row.most_saved_ns - row.saved_ns >= NOTABLE * row.observed_ns for row in rows)
-    note = " ".join(filter(None, (_accuracy(rank, rows[0]), _RANGE * is_range, unplayed_words(job))))
+    note = " ".join(filter(None, (_accuracy(rank, rows[0]), sentences.REPLAY_RANGE * is_range, unplayed_words(job))))
     view = Table.of("replay", title, ReplayRow, rows[1:], note=note).visible
     return view if is_range else view.without("most_saved_ns")
 
@@ -255,5 +250,6 @@ def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow], slack_ns: Mapping[
 def _accuracy(rank: Outline, as_is: ReplayRow) -> str:
     """Return what limits the replay's accuracy, or why its step is longer than in the other tables."""
     if as_is.saved_ns >= NOTABLE * as_is.observed_ns:
-        return f"Replay explains {format_value(as_is.step_ns, Unit.NS)} of {format_value(as_is.observed_ns, Unit.NS)}."
+        explained, observed = (format_value(ns, Unit.NS) for ns in (as_is.step_ns, as_is.observed_ns))
+        return sentences.EXPLAINED.format(explained=explained, observed=observed)
     return until_done(rank, as_is.observed_ns)

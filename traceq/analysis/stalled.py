@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from traceq.analysis import sentences
 from traceq.analysis.arrivals import recorded_name
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
@@ -34,8 +35,7 @@ def summarize(trace: Trace) -> None:
 def merge(job: Job, parts: Sequence[None]) -> Report:
     """Return the last collective that each rank issued in each group; nothing where no rank gave up."""
     rows = [row for flight in job.flights if flight.waits_at for row in _last_of_each_group(flight)]
-    note = "The last collective that each rank issued; the one before it may be the one that did not complete."
-    view = Table.of("stalled", "Ranks that gave up", StalledRow, rows, note=note).visible
+    view = Table.of("stalled", "Ranks that gave up", StalledRow, rows, note=sentences.GAVE_UP).visible
     return Report("stalled", (Table.of("stalled", "Stalled", StalledRow, rows),), (view,) if rows else ())
 
 

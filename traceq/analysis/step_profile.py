@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import ranks_differ
 from traceq.analysis._wording import MOST_RANKS
 from traceq.analysis.inference import StepKindRow, step_kinds, step_kinds_view
@@ -28,14 +29,8 @@ from traceq.units import Unit, format_value
 
 BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")
 _BY_DEEPSPEED = re.compile(r"DeepSpeed|ZeRO-[23]|or 2")
-_MERGED_PHASES = (
-    "DeepSpeed clips, steps and zeroes gradients within one call, and reduces them within backward: time missing from "
-    "unscale_clip and zero_grad_sched is in optim_step."
-)
-_OTHER = "`other` is the rest of the step, in none of these phases: ops, checks, metrics and logging of the script."
 _MOST_BESIDE_SPREAD = 4
 """Most ranks whose times fit beside median, p95 and share."""
-_BY_HOST = "By the host's clock: on a device, phases show when work was launched, not when it ran."
 
 
 @frozen
@@ -59,7 +54,7 @@ class WallTimeRow:
     """`regular`, `recompiling`, `checkpoint`, `epoch`, `evaluation`, `rollout`, `pause`, `other`, joined by `+`;
     `start_up`, `compiling`, `learning`, `recording`.
     """
-    title: str = column("part of the wall time")
+    title: str = column("part")
     num: int | None = column("times", Unit.COUNT)
     ns: int = column("time", Unit.NS)
     share_pct: float = column("share", Unit.PERCENT)
@@ -231,8 +226,7 @@ def _wall_time(account: WallTime | None) -> Table:
         if part.ns
     ]
     of_rank = f" of rank {account.rank}" if account.num_ranks > 1 else ""
-    title = f"Wall time{of_rank}, from its start to the end of the recording"
-    return Table.of("wall_time", title, WallTimeRow, rows)
+    return Table.of("wall_time", sentences.WALL_TIME.format(of_rank=of_rank), WallTimeRow, rows)
 
 
 def _tables(
@@ -245,7 +239,7 @@ def _tables(
     return (
         Table.of("step_profile", "", _Profile, profile, single=True, parts=parts),
         Table.of("step_phases", "Phases of unprofiled steps", PhaseTimesRow, phases),
-        Table.of("step_kinds", "Inference steps by what they compute", StepKindRow, kinds),
+        Table.of("step_kinds", sentences.INFERENCE_KINDS.format(of_rank=""), StepKindRow, kinds),
         wall_time,
     )
 
@@ -321,11 +315,11 @@ def _view(
     total = UnprofiledPhase("total", timings.step_ns, np.sum([phase.host_ns for phase in times], axis=0))
     rows = [row for row in _rows(times) if row.mean_ns] + _rows([total])
     ranks = f"mean of {num_ranks} ranks, " if num_ranks > 1 else ""
-    clock = ", by the device's clock" if timings.by_device else ""
-    title = f"An unprofiled step, by phase ({ranks}{num_steps:,} steps{clock})"
-    mfu = [f"MFU {format_value(mfu_pct, Unit.PERCENT)}."] if mfu_pct is not None else []
-    rest = [_OTHER] if 100 * times[-1].mean >= 100 * MODERATE * total.mean and len(times) > 1 else []
-    note = " ".join([_pace(job, timings), *mfu, *_memory(timings), *rest, *_doubts(distributed, timings)])
+    clock = sentences.BY_DEVICE * timings.by_device
+    title = sentences.UNPROFILED_STEP.format(ranks=ranks, num_steps=num_steps, clock=clock)
+    mfu = [sentences.MFU_OF_STEP.format(mfu=format_value(mfu_pct, Unit.PERCENT))] if mfu_pct is not None else []
+    rest = [sentences.OTHER_PHASE] if 100 * times[-1].mean >= 100 * MODERATE * total.mean and len(times) > 1 else []
+    note = " ".join([*_pace(job, timings), *mfu, *_memory(timings), *rest, *_doubts(distributed, timings)])
     view = Table.of("step_phases", title, PhaseTimesRow, rows, note=note).visible
     view = view if timings.by_device else view.without("host_ns")
     return _with_ranks(view, {phase.name: phase for phase in (*times, total)}, num_ranks)
@@ -348,26 +342,26 @@ def _with_ranks(view: Table, times: Mapping[str, UnprofiledPhase], num_ranks: in
     return view.with_column(Column("fastest_ns", "fastest", Unit.NS), (int(ns.min()) for ns in means))
 
 
-def _pace(job: Job, timings: Timings) -> str:
-    """Return `The job's step takes 46.7 ms (rank 1, the slowest; the fastest 40.1 ms): 343 samples/s` as a sentence.
+def _pace(job: Job, timings: Timings) -> Iterator[str]:
+    """Yield what the job's step takes, the fastest rank where ranks differ, and a batch where a step has several.
 
     Where other work takes much of the time, the samples per second are those by the clock, and said there.
     """
     manifest = job.manifest
     pace = pace_of(manifest, job.arm, timings)
     facts = manifest.facts_for(job.arm) if manifest else {}
-    step, fastest = format_value(pace.step_ns, Unit.NS), format_value(min(pace.ranks_ns), Unit.NS)
-    spread = f" (rank {pace.slowest}, the slowest; the fastest {fastest})" if ranks_differ(timings.step_ns) else ""
+    step, wall_time, rate = format_value(pace.step_ns, Unit.NS), WallTime.of(facts), pace.samples_per_second
+    if rate and not (wall_time is not None and wall_time.is_notable):
+        samples = format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN)
+        yield sentences.PACE_AND_RATE.format(step=step, rate=samples)
+    else:
+        yield sentences.PACE.format(step=step)
+    if ranks_differ(timings.step_ns):
+        yield sentences.SLOWEST_RANK.format(rank=pace.slowest, fastest=format_value(min(pace.ranks_ns), Unit.NS))
     num_batches = facts.get(BATCHES_PER_STEP)
-    batches = ""
     if isinstance(num_batches, int | float) and num_batches > 1:
         per_batch = format_value(pace.step_ns / num_batches, Unit.NS)
-        batches = f", for {format_value(num_batches, Unit.NUMBER)} batches of {per_batch}"
-    wall_time, rate = WallTime.of(facts), pace.samples_per_second
-    if wall_time is not None and wall_time.is_notable:
-        rate = None
-    samples = f": {format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN)} samples/s" if rate else ""
-    return f"The job's step takes {step}{spread}{batches}{samples}."
+        yield sentences.BATCHES_OF_STEP.format(num=format_value(num_batches, Unit.NUMBER), per_batch=per_batch)
 
 
 def _mfu(job: Job, timings: Timings, manifest: Manifest, flops: Sequence[dict[str, float]]) -> float | None:
@@ -395,7 +389,7 @@ def _memory(timings: Timings) -> list[str]:
     kinds = ("allocated", "reserved", "of the process")
     texts = [f"{format_value(peak, Unit.BYTES)} {kind}" for peak, kind in zip(peaks, kinds, strict=True) if peak]
     worst = " of the worst rank" if len(timings.step_ns) > 1 else ""
-    return [f"Peak memory{worst}: {', '.join(texts)}."] if texts else []
+    return [sentences.PEAK_MEMORY.format(of_rank=worst, peaks=", ".join(texts))] if texts else []
 
 
 def _gigabytes(peak_bytes: NDArray[np.int64]) -> float | None:
@@ -406,5 +400,5 @@ def _gigabytes(peak_bytes: NDArray[np.int64]) -> float | None:
 
 def _doubts(distributed: str, timings: Timings) -> list[str]:
     """Return why phases may not match their names."""
-    merged = [_MERGED_PHASES] if _BY_DEEPSPEED.search(distributed) else []
-    return [*merged, *([_BY_HOST] if timings.peak_allocated.any() and not timings.by_device else [])]
+    merged = [sentences.DEEPSPEED] if _BY_DEEPSPEED.search(distributed) else []
+    return [*merged, *([sentences.BY_HOST] if timings.peak_allocated.any() and not timings.by_device else [])]

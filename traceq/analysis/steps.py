@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, more_rows, per_step
 from traceq.analysis.perturbation import most_overhead_ns, perturbation_words, unlike_steps
@@ -146,7 +147,7 @@ def _whole_traces(job: Job) -> Table:
     lines = [_Whole(rank.rank, int(np.diff(rank.steps.window[0])[0])) for rank in job.ranks]
     shown = sorted(lines, key=lambda line: -line.dur_ns)[:MOST_RANKS]
     note = more_rows(len(lines) - len(shown))
-    return Table.of("steps", "Whole trace, without steps", _Whole, shown, note=note)
+    return Table.of("steps", sentences.WHOLE_TRACES, _Whole, shown, note=note)
 
 
 def _summary(rank: Outline) -> _Summary:
@@ -170,21 +171,15 @@ def _note(job: Job) -> str:
     if not first.marked:
         return ""
     num_left_out = sum(int((~rank.steps.counted).sum()) for rank in job.ranks)
-    windows = "partial window is" if num_left_out == 1 else f"{num_left_out} partial windows are"
-    left_out = f"; the {windows} left out" if num_left_out else ""
-    times = (
-        "Step times up to the end of the device work that each step launched" if first.by_device else "Host step times"
-    )
-    return f"{times}{left_out}."
+    times = sentences.STEPS["device" if first.by_device else "host"]
+    left_out = sentences.LEFT_OUT.format(num=num_left_out, s="s" * (num_left_out > 1))
+    return f"{times} {left_out}" if num_left_out else times
 
 
 def _caveats(trace: Trace) -> list[Caveat]:
     trace_steps = steps(trace)
     if not trace_steps.marked:
-        no_steps = Caveat(
-            "no_steps", "ProfilerStep marks no whole step of the trace: it counts as one step, `whole trace`"
-        )
-        return [no_steps, *_disturbed(trace), *_slowed(trace)]
+        return [Caveat("no_steps", sentences.NO_STEPS), *_disturbed(trace), *_slowed(trace)]
     return [*_alone(trace), *_disturbed(trace), *_slowed(trace)]
 
 
@@ -198,12 +193,11 @@ def _alone(trace: Trace) -> list[Caveat]:
     earlier_ns = int(measure_within(spans(work.start[earlier], work.end[earlier]), window[:, 0], window[:, 1])[0])
     lag_ns = int(window[0, 1]) - host_end
     differences = (
-        (earlier_ns, f"{format_value(earlier_ns, Unit.NS)} of it are device work that was launched before it"),
-        (lag_ns, f"it ends {format_value(lag_ns, Unit.NS)} after the host's, with the last device work it launched"),
+        (earlier_ns, sentences.LAUNCHED_BEFORE.format(time=format_value(earlier_ns, Unit.NS))),
+        (lag_ns, sentences.ENDS_LATER.format(time=format_value(lag_ns, Unit.NS))),
     )
     differs = " and ".join(words for ns, words in differences if ns * 1000 > int(window[0, 1] - window[0, 0]))
-    text = f"rank {trace.rank}: {name} is the only step, and no whole one: {differs}; record two or more steps"
-    return [Caveat("only_step", text)]
+    return [Caveat("only_step", sentences.ONLY_STEP.format(rank=trace.rank, step=name, differs=differs))]
 
 
 def _disturbed(trace: Trace) -> list[Caveat]:
@@ -218,9 +212,9 @@ def _disturbed(trace: Trace) -> list[Caveat]:
     whole = trace_steps.names[worst] if trace_steps.marked else "the trace"
     if trace_steps.labels:  # several may have one name
         whole = f"step {worst + 1:,} of {len(trace_steps):,}, {whole}"
-    step = f"{format_value(100 * float(share[worst]), Unit.PERCENT)} of {whole}"
-    advice = ": discount that step" if trace_steps.counted.sum() > 1 else ""
-    text = f"rank {trace.rank}: profiling itself or loading kernels takes {overhead} ({step}){advice}"
+    part = format_value(100 * float(share[worst]), Unit.PERCENT)
+    discount = sentences.DISCOUNT if trace_steps.counted.sum() > 1 else ""
+    text = sentences.DISTURBED.format(rank=trace.rank, time=overhead, share=part, step=whole, discount=discount)
     return [Caveat("overhead", text)]
 
 
@@ -232,6 +226,6 @@ def _slowed(trace: Trace) -> list[Caveat]:
     host_ns = int((host[:, 1] - host[:, 0]).sum())
     if not num or host_ns > num * _PYTHON_CALL_NS:
         return []
-    calls = f"{num // len(host):,} calls {per_step(steps(trace))}, one per {format_value(host_ns / num, Unit.NS)}"
-    text = f"rank {trace.rank}: recorded Python stacks slow the host ({calls}): without them its times are shorter"
+    per, time = per_step(steps(trace)), format_value(host_ns / num, Unit.NS)
+    text = sentences.SLOWED.format(rank=trace.rank, num=num // len(host), per_step=per, time=time)
     return [Caveat("python_stacks", text)]

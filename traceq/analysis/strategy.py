@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.analysis._rank_rows import each_of
 from traceq.claims.claim import Basis, Claim, Subject, measured
 from traceq.claims.limits import LOST
@@ -145,7 +146,8 @@ def _view(parts: Sequence[_Rank]) -> Table:
     worst = max(parts, key=lambda part: _BEST_FIRST.index(part.row.verdict))
     row = worst.row
     num_same = sum((part.row.strategy, part.checks) == (row.strategy, worst.checks) for part in parts)
-    ranks = "" if num_same == len(parts) else f" (rank {row.rank}; the same on {num_same} of {len(parts)} ranks)"
+    same_on = "" if num_same == len(parts) else sentences.SAME_ON
+    same_on = same_on.format(rank=row.rank, num=num_same, num_ranks=len(parts))
     facts = (
         (row.num_units, "units"),
         (row.num_kept, "kept for backward"),
@@ -154,7 +156,7 @@ def _view(parts: Sequence[_Rank]) -> Table:
     note = "; ".join(filter(None, [row.rule, ", ".join(f"{value:,} {name}" for value, name in facts if value)]))
     rows = [replace(check, role=check.role.replace("_", " ")) for check in worst.check_rows]
     steps = f"{row.num_steps} steps" if row.num_steps > 1 else "1 step"
-    title = f"Strategy: {row.strategy}, {row.verdict} over {steps}{ranks}"
+    title = sentences.STRATEGY.format(strategy=row.strategy, verdict=row.verdict, steps=steps, ranks=same_on)
     return Table.of("strategy", title, CheckRow, rows, note=f"{note}.").visible
 
 

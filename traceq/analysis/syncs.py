@@ -9,6 +9,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.analysis._basis import in_vain, job_gain, mean_step_ns, recurs, slack_by_rank
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import in_traced_steps, more_rows, over_ranks, per_step, values_words, with_step_headings
@@ -276,9 +277,11 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     shown = [replace(row, label=row.label.replace("_", " ")) for row in worst[:_TOP]]
     is_cpu_only = all(row.kind == _SCALAR for row in rows)
     is_lost = any(rank.lacks_device_rows for rank in job.ranks)
-    about = _note(job, sum(num.values()), len(worst), is_cpu_only, is_lost=is_lost)
-    note = f"{about} {more_rows(len(worst) - _TOP)}".strip()
-    scope = f"num: {over_ranks(job)}; times: the worst rank's" if len(job.ranks) > 1 else over_ranks(job)
+    about = sentences.SYNCS_TOGETHER if len(worst) > 1 else ""
+    if is_cpu_only:
+        about = sentences.READS_UNKNOWN if is_lost else sentences.READS
+    note = f"{about.format(num=sum(num.values()))} {more_rows(len(worst) - _TOP)}".strip()
+    scope = sentences.SYNCS_OF_RANKS.format(of=over_ranks(job)) if len(job.ranks) > 1 else over_ranks(job)
     view = Table.of("syncs", f"Syncs ({scope})", SyncRow, shown, note=note).select(*_VIEW)
     unknown = ("replay_ns", "most_replay_ns", "label") if is_lost else ("replay_ns", "most_replay_ns")
     step_ns = {rank.rank: mean_step_ns(rank.steps) for rank in job.ranks}
@@ -293,10 +296,10 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
     """Return the syncs of a counted step by place, those that save most first; a title says so where there are none."""
     title = f"Syncs {per_step(job.ranks[0].steps)}" if job.ranks[0].steps.marked else "Syncs"
     if any(rank.lacks_device_rows for rank in job.ranks):
-        return Table("syncs", f"{title}: not known, as the device's work is not recorded", (), ())
+        return Table("syncs", sentences.SYNCS_UNKNOWN.format(title=title), (), ())
     in_steps = [row for row in rows if row.num_steps]
     if not in_steps:
-        return Table("syncs", f"{title}: none recorded {in_traced_steps(job)}", (), ())
+        return Table("syncs", sentences.NONE_RECORDED.format(title=title, in_steps=in_traced_steps(job)), (), ())
     places: dict[tuple[str, str, str], list[SyncRow]] = {}
     for row in _worst(in_steps):
         places.setdefault(_place(row), []).append(row)
@@ -313,11 +316,11 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
     allocations = [row for row in in_steps if row.kind == _ALLOC]
     total = _num_words(job, [row for row in in_steps if row.kind != _ALLOC])
     is_on_cpu = all(row.kind == _SCALAR for row in in_steps)
-    basis = " reads of a value on a CPU; on a device each would wait" if is_on_cpu else ""
+    basis = sentences.READS_ON_CPU * is_on_cpu
     if allocations:
         num = _num_words(job, allocations)
-        basis = f", and {num} blocking allocator call{'' if num == '1' else 's'}"
-    worst = "; each on the rank where it costs most" if len(job.ranks) > 1 and len(shown) > 1 else ""
+        basis = sentences.AND_ALLOCATIONS.format(num=num, s="s" * (num != "1"))
+    worst = sentences.ON_WORST_RANK if len(job.ranks) > 1 and len(shown) > 1 else ""
     view = Table.of("syncs", f"{title}: {total}{basis}{worst}", _PerStep, shown)
     return view.without("replay_ns") if is_on_cpu else view
 
@@ -401,19 +404,6 @@ def _worst(
     for row in sorted(rows, key=order):
         worst.setdefault(of(row), row)
     return list(worst.values())
-
-
-def _note(job: Job, num: int, num_rows: int, is_cpu_only: bool, *, is_lost: bool) -> str:
-    worst = " Times are those of the rank on which a row matters most." if len(job.ranks) > 1 else ""
-    if is_cpu_only and is_lost:
-        return (
-            f"{num:,} reads of a tensor's value by Python; without device rows it is not known what they cost.{worst}"
-        )
-    if is_cpu_only:
-        return f"{num:,} reads of a tensor's value by Python: on an accelerator each is a device-to-host sync.{worst}"
-    if num_rows == 1:
-        return worst.strip()
-    return f"{num:,} syncs; savings do not add up: `replay` removes all together.{worst}"
 
 
 def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.analysis import sentences
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
 from traceq.model import Pairs, Trace
@@ -35,8 +36,8 @@ def merge(job: Job, parts: Sequence[None]) -> Report:
     Arms in separate processes are in the analysis `arms`.
     """
     rows = [_comparison(pairs) for pairs in job.pairs if pairs.b_second.size]
-    note = "" if all(pairs.is_control for pairs in job.pairs) else "`traceq diff` on the run decides from these."
-    view = Table.of("unprofiled", "Unprofiled steps (job: the slowest rank)", _Comparison, rows, note=note)
+    note = "" if all(pairs.is_control for pairs in job.pairs) else sentences.COMPARED_BY_DIFF
+    view = Table.of("unprofiled", sentences.UNPROFILED, _Comparison, rows, note=note)
     return Report("unprofiled", views=(view,) if rows else ())
 
 

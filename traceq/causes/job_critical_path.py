@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from traceq.causes.critical_path import CriticalPath, path_through
 from traceq.causes.longest_path import next_marked
 from traceq.causes.replay import replay_of
+from traceq.causes.sentences import NO_PATH
 from traceq.facts.comm.rank_collectives import first_work
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.arrival_waits import latest_rank
@@ -121,16 +122,16 @@ def job_path(job: Job, summaries: Sequence[PathSummary]) -> JobPath | Caveat | N
     if len(job.ranks) < 2 or not all(rank.has_device for rank in job.ranks):
         return None
     if not job.is_concurrent:
-        return _no_path("the traces were recorded one after the other")
+        return _no_path("not_concurrent")
     if len(job.issued) == 0:
         return None
     offset = job.clocks.ahead
     if job.issued.ranks != tuple(rank.rank for rank in job.ranks) or np.isnan(offset).any():
-        return _no_path("the ranks' clocks cannot be compared")
+        return _no_path("clocks")
     ahead = np.rint(offset).astype(np.int64) - np.array([rank.base_time_ns for rank in job.ranks])
     number, window, path_start = _steps(job.ranks, summaries, ahead)
     if len(number) == 0:
-        return _no_path("no step was counted on all ranks")
+        return _no_path("no_common_step")
     shared = _shared_collectives(job, summaries)
     waits = [_next_wait(*columns) for columns in zip(summaries, shared.wait.T, shared.call.T, strict=True)]
     legs = [
@@ -140,14 +141,14 @@ def job_path(job: Job, summaries: Sequence[PathSummary]) -> JobPath | Caveat | N
     ]
     num_ranks = len({leg.rank for leg in legs if leg.end > leg.start})
     if num_ranks > _MAX_RANKS:
-        return _no_path(f"it passes through {num_ranks} of {len(job.ranks)} ranks; the limit is {_MAX_RANKS}")
+        return _no_path("too_many_ranks", num=num_ranks, num_ranks=len(job.ranks), most=_MAX_RANKS)
     by_rank = [[leg for leg in legs if leg.rank == index] for index in range(len(job.ranks))]
     rank_legs = map(_on_rank_clock, summaries, by_rank, ahead.tolist())
     return JobPath(number, window, tuple(rank_legs), ahead)
 
 
-def _no_path(reason: str) -> Caveat:
-    return Caveat("no_job_path", f"no critical path across ranks: {reason}")
+def _no_path(reason: str, **counts: int) -> Caveat:
+    return Caveat("no_job_path", NO_PATH[reason].format(**counts))
 
 
 def _steps(

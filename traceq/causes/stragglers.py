@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.causes.sentences import NO_STRAGGLER, UNDECIDED
 from traceq.claims.limits import MODERATE
 from traceq.facts.memo import once_per_object
 from traceq.facts.ranks.caused_waits import CausedWaits, caused_waits, stragglers
@@ -15,7 +16,7 @@ from traceq.frozen import frozen
 from traceq.intervals import empty, sorted_unique
 from traceq.stats.means import chance_of_mean
 from traceq.stats.ranks import late_ranks, lateness_of_ranks, saved_at_pace_of_others, steps_needed
-from traceq.units import format_ranks
+from traceq.units import name_ranks
 
 _MOST_CHANCE = 0.025
 
@@ -60,12 +61,11 @@ class StragglerRanks:
         if self.undecided:
             return self.undecided
         if self.unprofiled is not None:
-            return f"none is late throughout {self.unprofiled.num_steps:,} unprofiled steps"
+            return NO_STRAGGLER["on_time"].format(num=self.unprofiled.num_steps)
         if self.candidates:
-            noun = "ranks" if len(self.candidates) > 1 else "rank"
-            but = "but the traced steps are too few to name a straggler" if self.is_in_each else "but too irregularly"
-            return f"the others wait for {noun} {format_ranks(self.candidates)}, {but}"
-        return "none causes most of what the others wait, and at least 5 % of the step"
+            why = NO_STRAGGLER["too_few" if self.is_in_each else "irregular"]
+            return why.format(ranks=name_ranks(self.candidates))
+        return NO_STRAGGLER["no_waits"]
 
 
 @once_per_object
@@ -105,8 +105,7 @@ def _undecided(job: Job) -> str:
     least = steps_needed(len(job.ranks))
     if num >= least:
         return ""
-    few = f"{num:,} unprofiled steps are too few" if num else "a recording without unprofiled steps has no way"
-    return f"{few} to tell whether a rank is a straggler; record at least {least} (--steps {least})"
+    return UNDECIDED["too_few" if num else "no_steps"].format(num=num, least=least)
 
 
 def _steadiness(waits: CausedWaits, candidates: Sequence[int], step_ns: float) -> tuple[bool, bool]:

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from traceq.compare.limits import LARGE
 from traceq.compare.result import Comparable, Traced
+from traceq.compare.sentences import DIFFERS, NOT_RECORDED, UNKNOWN_SAMPLES, WHY_NOT
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.rank_outline import Outline, counted_names
 from traceq.facts.timeline.phases import annotated_phases, with_phases
 from traceq.model import OPTIMIZER_STEPS, Run
-
-UNKNOWN_SAMPLES = "samples per step unknown"
 
 _AMD = re.compile("AMD|Instinct|Radeon")
 _UNNAMED = ("cuda", "rocm")
@@ -30,7 +29,7 @@ def comparable(a: Side, b: Side) -> Comparable:
     traced = bool(a.run.traces and b.run.traces)
     devices = ({"device": _device(side.run, traced=traced)} for side in (a, b))
     foreign = [name for name, side in (("A", a), ("B", b)) if side.ranks.job.is_foreign]
-    reasons = [f"no event of {' or '.join(foreign)} is of PyTorch's profiler"] if foreign else []
+    reasons = [WHY_NOT["foreign"].format(sides=" or ".join(foreign))] if foreign else []
     reasons += list(_lost_rows(a, b))
     reasons += [] if unrecorded_device(a, b) else list(differences(*devices))
     if not (a.samples and b.samples):
@@ -41,7 +40,8 @@ def comparable(a: Side, b: Side) -> Comparable:
         reasons += [f"{reason}{unknown}" for reason in differences(ours, theirs)]
     marked = [any(rank.steps.marked for rank in side.ranks.job.ranks) for side in (a, b)]
     if traced and marked[0] != marked[1]:
-        reasons.append("steps: one side has marked steps, the other is one whole trace")
+        names = ("marked" if each else "one whole trace" for each in marked)
+        reasons.append(_differs("steps", *names))
     return Comparable(not reasons, tuple(reasons))
 
 
@@ -49,8 +49,8 @@ def _lost_rows(a: Side, b: Side) -> Iterator[str]:
     """Yield that the traces of a side lack much of the device's work, by how many launches of kernels have no row."""
     lost = [side.ranks.job.lost_launches for side in (a, b)]
     if any(num for num, _ in lost):
-        texts = (f"{num:,} of {launches:,} launches have none" if num else "none is missing" for num, launches in lost)
-        yield f"rows of the device: {' against '.join(texts)}"
+        texts = (f"{num:,} of {launches:,}" if num else "none" for num, launches in lost)
+        yield _differs("launches without a row of the device", *texts)
 
 
 def unrecorded_device(a: Side, b: Side) -> str:
@@ -62,8 +62,8 @@ def unrecorded_device(a: Side, b: Side) -> str:
         return ""
     ours, theirs = (str(_device(side.run, traced=True)) for side in (a, b))
     if _may_be(ours, theirs):
-        return f"device: not recorded against {theirs}"
-    return f"device: {ours} against not recorded" if _may_be(theirs, ours) else ""
+        return _differs("device", NOT_RECORDED, theirs)
+    return _differs("device", ours, NOT_RECORDED) if _may_be(theirs, ours) else ""
 
 
 def _may_be(unnamed: str, device: str) -> bool:
@@ -178,4 +178,8 @@ def parameters_of(run: Run) -> dict[str, object]:
 
 def differences(a: dict[str, object], b: dict[str, object]) -> Iterator[str]:
     """Yield `batch_size: 8 against 16` for each value that differs and is known on both sides."""
-    return (f"{key}: {a[key]} against {b[key]}" for key in a if None not in (a[key], b.get(key)) and a[key] != b[key])
+    return (_differs(key, a[key], b[key]) for key in a if None not in (a[key], b.get(key)) and a[key] != b[key])
+
+
+def _differs(what: str, a: object, b: object) -> str:
+    return DIFFERS.format(what=what, a=a, b=b)

@@ -21,6 +21,7 @@ from traceq.compare.labels import LOADER
 from traceq.compare.limits import DRAWN, INSIDE, NAMED, REPEATED, REST, SCATTER, UNCOUNTED
 from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause, CellDelta, Traced
+from traceq.compare.sentences import OTHER_PACE, PHASES
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, doubtful, state
 from traceq.facts.events.device_work import device_work
@@ -212,9 +213,8 @@ def _other_pace(a: Side, b: Side) -> dict[str, Measure]:
     """Return what else gives the same work another pace, and the sides whose inputs may be of another size."""
     traces = [side.first_trace() for side in (a, b)]
     names = [name for name, trace in zip("AB", traces, strict=True) if not has_shapes(trace)]
-    on_device = any(len(device_work(trace)) for trace in traces)
-    other = "load or clock" if on_device else "load, clock or number of threads"
-    return measured(other=other, unknown_sizes=" and ".join(names))
+    on_device = any(len(device_work(trace)) > 0 for trace in traces)
+    return measured(other=OTHER_PACE[on_device], unknown_sizes=" and ".join(names))
 
 
 def unknown_sizes(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> Iterator[Statement]:
@@ -301,4 +301,4 @@ def _trace_differences(a: Trace, b: Trace) -> Iterator[str]:
     yield from differences(ours, theirs)
     phases_a, phases_b = ({*phases(trace).names} - {COMPILING} for trace in (a, b))
     if phases_a != phases_b:
-        yield f"phases on one side only: {', '.join(sorted(phases_a ^ phases_b)[:4])}"
+        yield PHASES.format(phases=", ".join(sorted(phases_a ^ phases_b)[:4]))

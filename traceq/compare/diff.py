@@ -29,6 +29,7 @@ from traceq.compare.inference import inference_deltas
 from traceq.compare.loader import feeding, feeding_answer, loader_workers
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
+from traceq.compare.sentences import TOO_FEW_STEPS, WHY_NOT
 from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory, side_names
 from traceq.compare.statement import Statement, state
 from traceq.compare.step_counts import count_deltas
@@ -252,7 +253,7 @@ def _of_unlike_runs(cause: Cause) -> Cause:
         return cause
     kinds = re.match(r"[\d,]+ kinds? of work", cause.name)
     what = kinds[0] if kinds else cause.name
-    return replace(cause, kind="minor", name=f"{what} that so few steps do not tell apart")
+    return replace(cause, kind="minor", name=TOO_FEW_STEPS.format(what=what))
 
 
 def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:
@@ -263,7 +264,7 @@ def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:
         b=_source(b),
         a_name=a_name,
         b_name=b_name,
-        comparable=Comparable(ok=False, reasons=("one side is a loader alone",)),
+        comparable=Comparable(ok=False, reasons=(WHY_NOT["loader"],)),
         comparison=None,
         steps=None,
         traced=None,

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.compare.sentences import LIKEWISE, WHY_NOT
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.unrecorded_work import has_shapes
@@ -107,9 +108,8 @@ def shape_difference(a: Trace, b: Trace) -> str:
     if not apart:
         return ""
     op = max(apart, key=lambda name: max(ours[name] | theirs[name]))
-    rest = len(apart) - 1
-    more = f", and {rest} more {'op differs' if rest == 1 else 'ops differ'}" if rest else ""
-    return f"shapes: the largest {op} is {max(ours[op])[1]} against {max(theirs[op])[1]}{more}"
+    reason = WHY_NOT["shapes"].format(op=op, a=max(ours[op])[1], b=max(theirs[op])[1])
+    return LIKEWISE.format(reason=reason, num=len(apart) - 1) if len(apart) > 1 else reason
 
 
 def weight_difference(a: Trace, b: Trace) -> str:
@@ -122,8 +122,7 @@ def weight_difference(a: Trace, b: Trace) -> str:
     if min(len(ours), len(theirs)) < _LEAST_WEIGHTS or ours & theirs:
         return ""
     largest = [list(max(each, key=lambda shape: (prod(shape), shape))) for each in (ours, theirs)]
-    nums = f"{len(ours)} shapes against {len(theirs)}"
-    return f"weights: of {nums}, none is the same, such as {largest[0]} against {largest[1]}"
+    return WHY_NOT["weights"].format(num_a=len(ours), num_b=len(theirs), a=largest[0], b=largest[1])
 
 
 @once_per_trace
@@ -156,7 +155,8 @@ def calls_difference(a: Trace, b: Trace) -> str:
     op = max(ours, key=lambda name: ours[name] + theirs[name])
     counts = [format_value(side[op], Unit.MEAN) for side in (theirs, ours)]
     per = "per step" if steps(a).marked else "in the trace"
-    return f"calls: {op} runs {counts[0]} times {per} instead of {counts[1]}, and {len(ours) - 1} more likewise"
+    reason = WHY_NOT["calls"].format(op=op, b=counts[0], per=per, a=counts[1])
+    return LIKEWISE.format(reason=reason, num=len(ours) - 1)
 
 
 def _calls(trace: Trace) -> dict[str, float]:
@@ -323,8 +323,7 @@ def block_difference(a: Trace, b: Trace) -> str:
     is_common = agree.sum() >= _FEWEST_KERNELS and ns[agree].sum() >= max(_MOST * ns.sum(), _NOTABLE * all_ns)
     if not is_common or abs(np.log(middle)) < np.log(_ANOTHER):
         return ""
-    times = format_value(middle, Unit.MEAN)
-    return f"inputs of another size: kernels that both launch as often have {times} times the thread blocks"
+    return WHY_NOT["blocks"].format(ratio=format_value(middle, Unit.MEAN))
 
 
 @once_per_trace

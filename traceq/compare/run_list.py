@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceq.compare.diff import diff_arms
 from traceq.compare.result import Diff
+from traceq.compare.sentences import RUNS
 from traceq.compare.side import Side
 from traceq.errors import TraceqError
 from traceq.facts.timeline.unprofiled_phases import pace_of
@@ -35,7 +36,7 @@ class RunRow:
 def runs_sheet(folder: Place) -> Sheet:
     """Return a row for each run in a folder, the latest first."""
     rows = sorted(map(_row, recordings_in(folder)), key=lambda row: row.started, reverse=True)
-    table = Table.of("runs", "Runs", RunRow, rows, note="`traceq show RUN` and `traceq diff RUN` say more of each.")
+    table = Table.of("runs", "Runs", RunRow, rows, note=RUNS)
     source = Source(str(folder), 0, (), 0, f"{len(rows)} recorded runs", "")
     return Sheet(source, (Report("runs", (table,), (table,)),), schema=RUNS_SCHEMA, is_selectable=False)
 

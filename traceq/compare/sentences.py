@@ -30,6 +30,12 @@ _SYNCS = (
     *_TIMED,
     "Of that, copies are {copied_delta_ns}, waits {waited_delta_ns} and the rest {rest_delta_ns}.",
 )
+_LOADER = (
+    "The loader alone takes {loader_ns} for the data of a step, the rest of the step {rest_ns}.",
+    "The loader alone takes {loader_ns} for the data of a step, which takes {step_ns} with any wait.",
+    "A step takes {per_step_mean} batches of the loader.",
+)
+_SIZES = "Inputs may also be of another size: no shapes are recorded of {unknown_sizes}."
 _CPU = "CPU time of the main thread (excludes blocked time): "
 _TRUST = "Trust which ops were added or removed, not their durations (--full)."
 _NUMBERS = (
@@ -59,17 +65,13 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "starved": _one(
         "Starved: each step waits {starved_ns} for data.",
-        "The loader alone takes {loader_ns} for the data of a step, the rest of the step {rest_ns}.",
-        "The loader alone takes {loader_ns} for the data of a step, which takes {step_ns} with any wait.",
-        "A step takes {per_step_mean} batches of the loader.",
+        *_LOADER,
         "The recording has {wait_ns} of dataload_wait.",
         "Samples: the loader delivers {loaded_rate}, without waiting the job would train {trained_rate}.",
     ),
     "not_starved": _one(
         "Not starved: the loader could feed {feeds_ratio} as many steps.",
-        "The loader alone takes {loader_ns} for the data of a step, the rest of the step {rest_ns}.",
-        "The loader alone takes {loader_ns} for the data of a step, which takes {step_ns} with any wait.",
-        "A step takes {per_step_mean} batches of the loader.",
+        *_LOADER,
         "Yet each step waits {wait_ns} ({wait_pct}) in dataload_wait: workers share cores, or batches arrive late.",
     ),
     "same_time": _one("No difference in time seen between {a} and {b}, from {windows}."),
@@ -141,7 +143,7 @@ SENTENCES: dict[str, Sentence] = {
     "why": _one("Why: {reason}.", "A/A noise floor: {noise_floor_ns} ({control} against itself)."),
     "pace": _one(
         "{paced_delta_ns} is the pace of work that both sides do alike, as with another {other}.",
-        "Inputs may also be of another size: no shapes are recorded of {unknown_sizes}.",
+        _SIZES,
     ),
     "same_ops": Sentence(
         (
@@ -150,7 +152,7 @@ SENTENCES: dict[str, Sentence] = {
         ),
         (
             "One run per side cannot tell a change from process-to-process variation, {other}.",
-            "Inputs may also be of another size: no shapes are recorded of {unknown_sizes}.",
+            _SIZES,
         ),
     ),
     "rare_events": _one(
@@ -335,3 +337,54 @@ CAVEATS: dict[str, tuple[str, ...]] = {
     "throttled": ("clocks were throttled during recording: {why}",),
 }
 """Doubts by code: the first is said of which everything is known."""
+
+# what questions a comparison
+
+DIFFERS = "{what}: {a} against {b}"
+NOT_RECORDED = "not recorded"
+UNKNOWN_SAMPLES = "samples per step unknown"
+WHY_NOT = {
+    "foreign": "no event of {sides} is of PyTorch's profiler",
+    "loader": "one side is a loader alone",
+    "shapes": "shapes: the largest {op} is {a} against {b}",
+    "weights": "weights: of {num_a} shapes against {num_b}, none is the same, such as {a} against {b}",
+    "calls": "calls: {op} runs {b} times {per} instead of {a}",
+    "blocks": "inputs of another size: kernels that both launch as often have {ratio} times the thread blocks",
+}
+"""Why sides are not comparable."""
+LIKEWISE = "{reason}, and {num} more likewise"
+PHASES = "phases on one side only: {phases}"
+OTHER_PACE = {True: "load or clock", False: "load, clock or number of threads"}
+"""What else gives the same work another pace, with a device and without."""
+BEFORE_TRACE = "work launched before the trace began"
+TOO_FEW_STEPS = "{what} that so few steps do not tell apart"
+BY_REPLICATES = "{reason}: the same command with --replicates {num}"
+BY_TURNS = "{reason}: each side again with the same --out, by turns, then traceq diff {paths}"
+
+# decisions of --fail-on-delta
+
+DECISIONS = {
+    "exceeded": "{b} takes more than {limit} longer than {a}: {basis}",
+    "kept": "{b} takes at most {limit} longer than {a}: {basis}",
+    "undecided": "not decided whether {b} takes more than {limit} longer than {a}: {basis}",
+}
+WITH_INTERVAL = "{least} to {most} {per}, the 95 % interval of unprofiled steps"
+WITHOUT_INTERVAL = "{least} {per}, from {steps}, without an interval"
+
+# tables
+
+CELLS = "Delta by phase and category ({windows}; profiled)"
+COUNTS = "Syncs and collectives {per} that differ{more}"
+SAME_COUNTS = " ({num} more are the same)"
+NO_COUNTS = "Syncs and collectives {per}: the same on both sides ({syncs}, {collectives})"
+NO_COLLECTIVES = "Collectives {per}: the same on both sides ({collectives}); syncs are not known"
+MORE_WITH_FULL = "{num} more with --full."
+INFERENCE = "Inference steps by kind and batch size"
+MORE_CAUSES = "{num} more cause{s} in --json: net {net}, sum of absolute values {sum}."
+WORK = "Time of ops by calls, work per call and speed"
+OTHER_WORK = "The sides differ in what they compute: {a} against {b} {prefix}FLOP."
+BY_SAMPLE = "Delta per sample, as arms train on different numbers of samples per step."
+QUESTIONS = "{num} questions: the verdicts hold together, each interval alone."
+ESTIMATES = "Step and delta are Hodges-Lehmann estimates, each of its own pairs."
+EXCHANGES = "Calls and bytes: mean per traced step of one rank. `traceq show RUN/ARM` has the predictions."
+RUNS = "`traceq show RUN` and `traceq diff RUN` say more of each."

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from traceq.compare.busy_machine import is_by_other_processes
 from traceq.compare.caveats import not_interleaved, not_paired
 from traceq.compare.result import Comparable
+from traceq.compare.sentences import BY_REPLICATES, BY_TURNS
 from traceq.compare.side import Side, of_one_run
 from traceq.compare.statement import doubtful
 from traceq.model import Manifest, Pairs
@@ -124,13 +125,11 @@ def _with_advice(comparison: Comparison, a: Side, b: Side) -> Comparison:
     if comparison.ci95_ns:
         return comparison
     if of_one_run(a, b):
-        how = f"the same command with --replicates {PROCESSES.fewest}" if a.is_isolated and b.is_isolated else ""
-    elif a.is_repeated or b.is_repeated:
-        how = ""
+        how = BY_REPLICATES if a.is_isolated and b.is_isolated else "{reason}"
     else:
-        paths = " ".join(shlex.quote(f"{side.folder}*") for side in (a, b))
-        how = f"each side again with the same --out, by turns, then traceq diff {paths}"
-    reason = f"{comparison.verdict.reason}{how and f': {how}'}"
+        how = "{reason}" if a.is_repeated or b.is_repeated else BY_TURNS
+    paths = " ".join(shlex.quote(f"{side.folder}*") for side in (a, b))
+    reason = how.format(reason=comparison.verdict.reason, num=PROCESSES.fewest, paths=paths)
     return replace(comparison, verdict=replace(comparison.verdict, reason=reason))
 
 

@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traceq.analysis._wording import category_heading
+from traceq.analysis._wording import category_heading, more_rows
+from traceq.analysis.sentences import OWN_TIME
+from traceq.compare import sentences
 from traceq.compare.cause_names import short_name, sync_name
 from traceq.compare.cause_statements import jitter_text
 from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
@@ -73,7 +75,7 @@ def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
     if _cancel(whole, [cell.delta_ns for cell in changed]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     windows = f"{diff.traced.windows_text} of {diff.traced.ranks_text}"
-    return Table("cells", f"Delta by phase and category ({windows}; profiled)", columns, tuple(rows))
+    return Table("cells", sentences.CELLS.format(windows=windows), columns, tuple(rows))
 
 
 def _both_sides(diff: Diff, what: str, a_key: str, b_key: str, unit: Unit) -> tuple[Column, Column]:
@@ -105,11 +107,10 @@ def counts_table(diff: Diff, *, top: int = _TOP) -> Table:
     changed = [each for each in diff.counts if each.is_change]
     if not changed:
         sums = [(sum(each.a_num for each in diff.counts if each.kind == kind), kind) for kind in ("sync", "collective")]
-        nums = [f"{format_value(num, Unit.MEAN)} {kind}{'s' * (num != 1)}" for num, kind in sums]
-        what, unknown = "Syncs and collectives", ""
-        if any(caveat.code == "no_device_work" for caveat in diff.caveats):
-            what, nums, unknown = "Collectives", nums[1:], "; syncs are not known"
-        return Table("counts", f"{what} {per}: the same on both sides ({', '.join(nums)}){unknown}", (), ())
+        syncs, collectives = (f"{format_value(num, Unit.MEAN)} {kind}{'s' * (num != 1)}" for num, kind in sums)
+        is_unknown = any(caveat.code == "no_device_work" for caveat in diff.caveats)
+        title = sentences.NO_COLLECTIVES if is_unknown else sentences.NO_COUNTS
+        return Table("counts", title.format(per=per, syncs=syncs, collectives=collectives), (), ())
     columns = (
         Column("name", "what"),
         Column("line", "where, or for"),
@@ -133,8 +134,9 @@ def counts_table(diff: Diff, *, top: int = _TOP) -> Table:
         for each in changed[:top]
     )
     alike = len(diff.counts) - len(changed)
-    title = f"Syncs and collectives {per} that differ{f' ({alike} more are the same)' if alike else ''}"
-    note = f"{len(changed) - top} more with --full." if len(changed) > top else ""
+    more = sentences.SAME_COUNTS.format(num=alike) if alike else ""
+    title = sentences.COUNTS.format(per=per, more=more)
+    note = sentences.MORE_WITH_FULL.format(num=len(changed) - top) if len(changed) > top else ""
     return Table("counts", title, columns, rows, note=note).non_empty_columns
 
 
@@ -149,10 +151,7 @@ def ranks_table(diff: Diff) -> Table:
         *_both_sides(diff, "own ", "own_a_ns", "own_b_ns", Unit.NS),
         Column("own_delta_ns", "own delta", Unit.DELTA_NS),
     )
-    rest = len(diff.ranks) - len(shown)
-    more = f" {rest} more in --json." if rest else ""
-    window = "step" if diff.traced is None else diff.traced.window
-    note = f"Own: {window} time minus exposed communication.{more}"
+    note = f"{OWN_TIME} {more_rows(len(diff.ranks) - len(shown))}".strip()
     return Table("ranks", "Step time by rank", columns, rows if len(diff.ranks) > 1 else (), note=note)
 
 
@@ -181,9 +180,8 @@ def inference_table(diff: Diff) -> Table:
         )
         for each in diff.inference[:_TOP]
     )
-    rest = len(diff.inference) - len(rows)
-    note = f"{rest} more in --json." if rest else ""
-    return Table("inference", "Inference steps by kind and batch size", columns, rows, note=note)
+    note = more_rows(len(diff.inference) - len(rows))
+    return Table("inference", sentences.INFERENCE, columns, rows, note=note)
 
 
 def shown_causes(diff: Diff, *, top: int = _TOP) -> tuple[list[Cause], list[Cause]]:
@@ -217,15 +215,9 @@ def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:
     if diff.traced is not None and diff.traced.window != "step":
         columns = tuple(replace(column, title="more") if column.key == "delta_num" else column for column in columns)
     rows = tuple(tuple(_shown(cause, column.key) for column in columns) for cause in shown)
-    net_ns = sum(cause.delta_ns for cause in rest)
-    absolute_ns = sum(abs(cause.delta_ns) for cause in rest)
-    note = ""
-    if rest:
-        causes = "cause" if len(rest) == 1 else "causes"
-        note = (
-            f"{len(rest)} more {causes} in --json: net {format_value(net_ns, Unit.DELTA_NS)}, "
-            f"sum of absolute values {format_value(absolute_ns, Unit.NS)}."
-        )
+    net = format_value(sum(cause.delta_ns for cause in rest), Unit.DELTA_NS)
+    absolute = format_value(sum(abs(cause.delta_ns) for cause in rest), Unit.NS)
+    note = sentences.MORE_CAUSES.format(num=len(rest), s="s" * (len(rest) > 1), net=net, sum=absolute) if rest else ""
     return Table("causes", "Causes of the delta", columns, rows, note=note)
 
 
@@ -262,23 +254,19 @@ def work_table(diff: Diff, *, top: int = _TOP) -> Table:
     ]
     keys = ("a_ns", "b_ns", "delta_ns", *(key for key, _ in parts))
     rows.append(("total", "", *(sum(getattr(work, key) for work in diff.work) for key in keys), None))
-    rest = f"{len(diff.work) - top} more in --json." if len(diff.work) > top else ""
-    note = " ".join(filter(None, (_other_work(diff.work), rest)))
-    return Table("work", "Time of ops by calls, work per call and speed", columns, tuple(rows), note=note)
+    note = " ".join(filter(None, (_other_work(diff.work), more_rows(len(diff.work) - top))))
+    return Table("work", sentences.WORK, columns, tuple(rows), note=note)
 
 
 def _other_work(deltas: Sequence[WorkDelta]) -> str:
-    """Return `The sides do not do the same work: 4.2 against 8.4 TFLOP.`; "" where they do, or it is a bound."""
+    """Return `The sides differ in what they compute: 4.2 against 8.4 TFLOP.`; "" where not, or it is a bound."""
     counted = [work for work in deltas if work.is_flops and not work.is_bound]
     flops = [sum(work.a_work for work in counted), sum(work.b_work for work in counted)]
     if not flops[0] or abs(flops[1] - flops[0]) <= _SAME_WORK * flops[0]:
         return ""
     size, prefix = next((size, prefix) for size, prefix in _PREFIXES if max(flops) >= size)
-    texts = (format_value(each / size, Unit.NUMBER) for each in flops)
-    return f"The sides do not do the same work: {' against '.join(texts)} {prefix}FLOP."
-
-
-_ESTIMATES = "step, delta: Hodges-Lehmann, each of its own pairs."
+    a, b = (format_value(each / size, Unit.NUMBER) for each in flops)
+    return sentences.OTHER_WORK.format(a=a, b=b, prefix=prefix)
 
 
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
@@ -304,15 +292,14 @@ def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
     shown = tuple(column for column in columns if column.key not in left_out)
     rows = (*_baseline_rows(diffs, shown), *(_matrix_row(diff, shown) for diff in diffs.diffs))
     by_sample = any(diff.comparison and diff.comparison.samples for diff in diffs.diffs)
-    note = "Arms that train on a different number of samples per step: delta per sample." * by_sample
+    notes = [sentences.BY_SAMPLE] if by_sample else []
     num_questions = max((diff.comparison.num_questions for diff in diffs.diffs if diff.comparison), default=1)
     if num_questions > 1:
-        together = f"{num_questions} questions: the verdicts hold together, each interval alone."
-        note = f"{note} {together}".strip()
+        notes.append(sentences.QUESTIONS.format(num=num_questions))
     if not narrow and any(diff.comparison and diff.comparison.num_pairs for diff in diffs.diffs):
-        note = f"{note} {_ESTIMATES}".strip()
+        notes.append(sentences.ESTIMATES)
     title = "Unprofiled steps" + f", against {diffs.baseline}" * one_baseline
-    return Table("matrix", title, shown, rows, note=note)
+    return Table("matrix", title, shown, rows, note=" ".join(notes))
 
 
 def exchanges_table(diffs: Diffs) -> Table:
@@ -338,8 +325,7 @@ def exchanges_table(diffs: Diffs) -> Table:
         )
         for exchange in diffs.exchanges
     )
-    note = "Calls and bytes per traced step of one rank, mean; prediction: by role, see `traceq show RUN/ARM`."
-    return Table("exchanges", "Collectives per step", columns, rows, note=note).non_empty_columns
+    return Table("exchanges", "Collectives per step", columns, rows, note=sentences.EXCHANGES).non_empty_columns
 
 
 def facts_table(diffs: Diffs) -> Table | None:

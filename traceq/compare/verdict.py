@@ -9,7 +9,7 @@ from traceq.claims.claim import Measure
 from traceq.compare.busy_machine import busy_machine
 from traceq.compare.cause_statements import is_jitter, work_alone
 from traceq.compare.caveats import other_step_ends
-from traceq.compare.comparable import UNKNOWN_SAMPLES, are_ranks_of_one_job, uncommon_steps
+from traceq.compare.comparable import are_ranks_of_one_job, uncommon_steps
 from traceq.compare.confounders import (
     cold_start,
     repeated_ops,
@@ -21,6 +21,7 @@ from traceq.compare.confounders import (
 )
 from traceq.compare.limits import SAME_TIME
 from traceq.compare.result import ArmInteraction, Diff, Traced
+from traceq.compare.sentences import DECISIONS, UNKNOWN_SAMPLES, WITH_INTERVAL, WITHOUT_INTERVAL
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, intervals, state
 from traceq.compare.step_times import ranges_of_steps
@@ -298,13 +299,9 @@ def judge_delta(diff: Diff, limit_pct: float) -> DeltaOutcome:
     state = DeltaState.KEPT if high <= limit_pct else DeltaState.EXCEEDED if low > limit_pct else DeltaState.UNDECIDED
     if state is DeltaState.EXCEEDED and comparison.ci95_ns and comparison.verdict.is_open:
         state = DeltaState.UNDECIDED  # the interval excludes 0, and yet there is no verdict: the A/A control differs
-    takes = {
-        DeltaState.EXCEEDED: f"{diff.b_name} takes more than",
-        DeltaState.KEPT: f"{diff.b_name} takes at most",
-        DeltaState.UNDECIDED: f"not decided whether {diff.b_name} takes more than",
-    }
-    limit = f"{format_value(limit_pct, Unit.PERCENT)} longer than {diff.a_name}"
-    return DeltaOutcome(state, f"{takes[state]} {limit}: {_basis(comparison, low, high)}")
+    limit, rests_on = format_value(limit_pct, Unit.PERCENT), _basis(comparison, low, high)
+    text = DECISIONS[state.value].format(a=diff.a_name, b=diff.b_name, limit=limit, basis=rests_on)
+    return DeltaOutcome(state, text)
 
 
 def _basis(comparison: Comparison, low: float, high: float) -> str:
@@ -312,10 +309,10 @@ def _basis(comparison: Comparison, low: float, high: float) -> str:
     per = "per sample" if comparison.samples else "per step"
     least, most = (format_value(pct, Unit.DELTA_PERCENT) for pct in (low, high))
     if comparison.ci95_ns:
-        return f"{least} to {most} {per}, the 95 % interval of unprofiled steps"
+        return WITH_INTERVAL.format(least=least, most=most, per=per)
     nums = " and ".join(f"{num:,}" for num in dict.fromkeys((comparison.num_a, comparison.num_b)))
     steps = f"unprofiled steps of {PROCESSES.count(nums)}" if comparison.unprofiled else STEPS.count(nums)
-    return f"{least} {per}, from {steps}, without an interval"
+    return WITHOUT_INTERVAL.format(least=least, per=per, steps=steps)
 
 
 def _percent(ns: float, comparison: Comparison) -> float:

@@ -14,6 +14,7 @@ from traceq.compare.cause_names import cause_name
 from traceq.compare.limits import ALL, LARGE, NAMED, PHASE, REST, STRAGGLES
 from traceq.compare.ranks import only_changed_rank
 from traceq.compare.result import Cause, CellDelta, RankDelta, Traced
+from traceq.compare.sentences import BEFORE_TRACE
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
@@ -54,7 +55,7 @@ def most_in_phase(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[Statem
     phase = max(by_phase, key=lambda name: by_phase[name] / traced.delta_ns)
     part = by_phase[phase] / traced.delta_ns
     if MOST <= part <= ALL and not _has_most_of_step(phase, cells):
-        where = "work launched before the trace began" if phase == BEFORE_WINDOW else phase
+        where = BEFORE_TRACE if phase == BEFORE_WINDOW else phase
         yield state("most_in_phase", share_pct=100 * part, phase=where)
 
 

@@ -55,6 +55,11 @@ NOTES = {
 }
 """Why calls differ from what a strategy predicts, or what they are for."""
 
+UNSURE = {"bound": "work is a bound", "arguments": "bytes of all arguments"}
+"""Why rates of an op's work would not be those of the device."""
+CPU_PEAKS = "this CPU, as measured", "measured by the recording"
+"""Name and source of peaks."""
+
 # what traces do not show
 
 UNRECORDED = "{percent} of the window{where} waits for work that the trace does not show{more}; {what}"

@@ -28,7 +28,7 @@ UNANSWERED = {
     # of all ranks
     "lacks_ranks": "traces of {num} of its {num_ranks} ranks, and it may be broken on another",
     "one_rank": "it compares ranks, and the run has only rank {rank}",
-    "not_concurrent": "the windows are minutes apart, so they are not of one job",
+    "not_concurrent": "the traces were recorded one after the other",
     "unnamed_groups": "ranks send to each other, and the trace does not name its groups",
     "nothing_in_common": "rank{s} {ranks}: no collective in common with the trace of another rank",
 }

@@ -9,12 +9,12 @@ from traceq.model import Caveat
 
 _CAVEATS = {
     "no_history": (
-        "{path}: the file holds no history of allocations, so only the end is known: call "
-        "torch.cuda.memory._record_memory_history() first, and dump before it is switched off"
+        "{path}: no history of allocations, so only the end is known: call "
+        "torch.cuda.memory._record_memory_history() first, and dump while it is on"
     ),
     "unrecorded_allocations": (
-        "{size} of the {peak} at the peak ({num:,} allocations) were allocated before the first of the {num_actions:,} "
-        "actions in the file, so their line and kind are unknown: record from the start of the job"
+        "{size} of the {peak} at the peak ({num:,} allocations) are older than the {num_actions:,} recorded actions, "
+        "so their line and kind are unknown: record from the start"
     ),
     "history_cut": "{path}: the history was cut (max_entries); the peak shown is that of the rest",
     "contradictions": "{path}: {num:,} actions contradict others or the blocks",
@@ -24,6 +24,9 @@ _CAVEATS = {
     "other_device": "the highest {moment} of A is on device {a}, that of B on {b}",
 }
 
+DEVICES = "memory snapshot of device{s} {numbers}"
+MOMENTS = {"peak": "at the peak", "oom": "when memory ran out", "end": "at the end"}
+ALIVE = "Alive {moment}{on}, by line"
 BY_LINE = "What came and went at the {moment}, by line"
 MORE_ROWS = "{num:,} more rows, in --json, have {sum}."
 ALLOCATED_NOTE = "Allocated: bytes as they were asked for. Reserved: what the driver gave."

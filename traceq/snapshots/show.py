@@ -20,7 +20,18 @@ from traceq.report import Cell, Column, Report, Sheet, Source, Table, Unknown, c
 from traceq.runs.memory_snapshot import read_memory_snapshots
 from traceq.snapshots.lifetimes import BEFORE
 from traceq.snapshots.moments import DeviceMemory, Holding, Kind, Moment, device_memory, place_text
-from traceq.snapshots.sentences import ALLOCATED_NOTE, KINDS_NOTE, MORE_ROWS, NO_REPORT, SEGMENTS_NOTE, UNKNOWN, caveat
+from traceq.snapshots.sentences import (
+    ALIVE,
+    ALLOCATED_NOTE,
+    DEVICES,
+    KINDS_NOTE,
+    MOMENTS,
+    MORE_ROWS,
+    NO_REPORT,
+    SEGMENTS_NOTE,
+    UNKNOWN,
+    caveat,
+)
 from traceq.units import Unit, format_value
 
 _SUMMED = (Unit.COUNT, Unit.BYTES, Unit.DELTA_BYTES, Unit.PERCENT)
@@ -252,8 +263,6 @@ SNAPSHOT_SCHEMA = "traceq.snapshot/2"
 _MOST_LINES, _MOST_SEGMENTS = 20, 10
 """Rows that people read; JSON has all."""
 
-_TITLES = {"peak": "at the peak", "oom": "when memory ran out", "end": "at the end"}
-
 
 @frozen
 class _MomentRow:
@@ -339,7 +348,7 @@ def snapshot_sheet(path: str | Location, only: Sequence[str] = ()) -> Sheet:
 def _source(path: str, memories: Sequence[DeviceMemory]) -> Source:
     """Return what was read, as the head of a sheet."""
     numbers = ", ".join(str(memory.device) for memory in memories)
-    title = f"memory snapshot of device{'s' if len(memories) > 1 else ''} {numbers}"
+    title = DEVICES.format(s="s" * (len(memories) > 1), numbers=numbers)
     return Source(path, sum(len(memory.snapshot.history) for memory in memories), (), 0, title, "")
 
 
@@ -395,7 +404,7 @@ def _kinds_view(memory: DeviceMemory, on: str) -> Table:
     columns = [Column("kind", "kind")]
     cells: list[list[Cell]] = [[str(kind)] for kind in kinds]
     for moment in memory.moments:
-        title, held, total = _TITLES[moment.name], moment.by_kind(), moment.size_bytes or 1
+        title, held, total = MOMENTS[moment.name], moment.by_kind(), moment.size_bytes or 1
         columns += [Column(f"{moment.name}_bytes", title, Unit.BYTES), Column(f"{moment.name}_pct", "", Unit.PERCENT)]
         for row, kind in zip(cells, kinds, strict=True):
             size = held.get(kind, (0, 0))[1]
@@ -416,9 +425,8 @@ def _lines_view(moment: Moment, on: str) -> Table:
         (str(held.kind), place_text(held.place), held.num, held.size_bytes, 100 * held.size_bytes / total)
         for held in moment.holdings
     )
-    return closed(
-        Table("memory_lines", f"Alive {_TITLES[moment.name]}{on}, by line", columns, rows), _MOST_LINES, "size_bytes"
-    )
+    title = ALIVE.format(moment=MOMENTS[moment.name], on=on)
+    return closed(Table("memory_lines", title, columns, rows), _MOST_LINES, "size_bytes")
 
 
 def _reserved_view(memory: DeviceMemory, on: str) -> Table:

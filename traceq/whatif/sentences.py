@@ -29,8 +29,7 @@ HELD = {
     "bandwidth": "of a transfer, at most the shortest of its kind is latency",
     "straggler": "the other ranks are as they were, and no other one becomes late",
     "no_launch_latency": (
-        "the host's waits and ops that compute on the CPU stay, what a process does once takes as long, and launching "
-        "the graph takes no time"
+        "waits, ops that compute on the CPU and what a process does once stay; launching the graph takes no time"
     ),
 }
 """What a change holds fixed."""
@@ -69,7 +68,7 @@ NOT_REPLAYED = {
     "no_common_step": "{path}: no step was counted on all ranks, in one order; choose one rank with --ranks",
     "clocks": "{path}: the ranks' clocks cannot be compared; choose one rank with --ranks",
     "circle": (
-        "{path}: of the recorded collectives each waits for another one: they are matched wrongly between ranks; "
+        "{path}: the recorded collectives wait for each other in a circle, so they are matched wrongly; "
         "choose one rank with --ranks"
     ),
 }
@@ -85,14 +84,13 @@ UNREPLAYED_PARTS = (
 NO_CHANGE = "{change} {step} would take as long as it does, {now}."
 NOTHING_GAINS = (
     "Without its waits (syncs, data loader, stragglers, transfers, launches) the step would not be 1 % shorter, beyond "
-    "the noise. Its own work may take too long: traceq show says where, --scale NAME=FACTOR what less of it saves. An "
-    "option asks about one change, and says why where that cannot be told."
+    "the noise. Its own work may take too long: traceq show says where, --scale NAME=FACTOR what less of it saves."
 )
 MAY_BE_NOTHING = ("it may change nothing", "no change that is larger than the noise")
 PART_UNREPLAYED = "; {unreplayed} of it cannot be replayed"
 NOISE = "again: two standard errors of the difference to as many others with the change"
 TOO_FEW = "too few for their noise"
 OTHER_STEP = (
-    "A step lasts from its begin on the last rank to the end of its last work, on the host or the device: {now}; "
-    "in `show`, of each rank by itself, {shown}."
+    "A step begins on the last rank and ends with its last work, on the host or the device: {now}. "
+    "In `show` each rank is measured by itself: {shown}."
 )

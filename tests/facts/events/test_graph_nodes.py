@@ -120,7 +120,7 @@ def test_annotations_of_torch_name_the_modules_of_nodes() -> None:
     assert by_module["layers_0"]["tree_gpu_ns"] == 5_000
     coverage = table(trace, "coverage")[0]
     assert (coverage["replay_ns"], coverage["uncaptured_ns"]) == (20_000, 5_000)
-    assert "25.0 % has no known capture" in analyze(Run("", (trace,)), "modules").views[0].note
+    assert "25.0 % of it" in analyze(Run("", (trace,)), "modules").views[0].note
 
 
 def test_an_annotation_without_end_names_modules_to_a_depth() -> None:

@@ -127,13 +127,13 @@ def test_a_reader_sees_which_share_counts_to_what() -> None:
 
     def notes(*rows: Event) -> list[str]:
         run = Run("", (build(*marks, module, *replays, *rows),))
-        return [analyze(run, name).views[0].note.rpartition(", ")[2] for name in ("inference", "modules")]
+        return [analyze(run, name).views[0].note for name in ("inference", "modules")]
 
     one, other = capture(0, "a", "b"), capture(50, "c", "d", "e", first=200)
     for captured, state, counts_to in (
-        ([], "capture is unknown", "replays them."),
-        (one, "the rest", "was captured."),
-        ([*one, *other], "capture is known", "was captured."),
+        ([], "CUDA graph", "of the replay."),
+        (one, "no known capture", "of the replay."),
+        ([*one, *other], "CUDA graph", "was captured."),
     ):
         assert all(state in note and note.endswith(counts_to) for note in notes(*captured))
 
@@ -143,7 +143,7 @@ def test_a_note_says_so_where_it_is_much_of_the_time(eager_us: int, share: str) 
     eager = [op("aten::mm", 0, 20), launch(5, 2, 9), kernel("eager", 20, eager_us, 9)]
     caveats = analyze(Run("", (build(*eager, *replay(1100, 1, "x")),)), "coverage").caveats
     texts = [caveat.text for caveat in caveats if caveat.code == "graph_replays"]
-    assert [text.partition(" % of the GPU time")[0] for text in texts] == ([share] if share else [])
+    assert [text.partition(" % of GPU time")[0] for text in texts] == ([share] if share else [])
 
 
 def load(name: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.roofline.modelled_ops import ModelledOps, TimeKind, modelled_ops
 from traceq.facts.roofline.op_calls import Kind
+from traceq.facts.sentences import UNSURE
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
@@ -101,8 +102,8 @@ class OpWork:
     def unsure(self) -> str:
         """Why rates of the work would not be those of the device; "" where they are."""
         if self.is_bound:
-            return "work is a bound"
-        return "bytes of all arguments" if self.model == _KINDS[Kind.ARGUMENTS] else ""
+            return UNSURE["bound"]
+        return UNSURE["arguments"] if self.model == _KINDS[Kind.ARGUMENTS] else ""
 
 
 @frozen

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import field, replace
 
 from traceq.errors import UsageFault
+from traceq.facts.sentences import CPU_PEAKS
 from traceq.frozen import frozen
 from traceq.units import Unit, format_value
 
@@ -174,7 +175,7 @@ def peaks_of(device: str, measured: Mapping[str, str | int | float] | None = Non
     if device == "cpu" and measured is not None:
         flops, bandwidth = (_measured_peak(measured, key) for key in ("cpu_peak_flops", "cpu_peak_bandwidth"))
         if flops:
-            peaks = Peaks("this CPU, as measured", "measured by the recording", bandwidth, {"float32": flops})
+            peaks = Peaks(*CPU_PEAKS, bandwidth, {"float32": flops})
     return overridden(peaks, _SETTINGS.get(), device)
 
 
