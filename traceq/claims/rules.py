@@ -107,7 +107,7 @@ RULES = {
     "expert_imbalance": Rule((FEW, MOST)),
     "strategy": Rule((LOST,)),
     "metric_gathers": Rule((NOTABLE,), explains=_OVERLAP),
-    "buffer_broadcasts": Rule((MODERATE,), toggles=("@ddp",)),
+    "buffer_broadcasts": Rule((MODERATE,), explains=_OVERLAP, toggles=("@ddp",)),
     "repeated_reductions": Rule((MODERATE,), explains=_OVERLAP, toggles=("@no_sync",)),
     "unused_search": Rule(toggles=("@find_unused",)),
     # copies and memory
