@@ -27,7 +27,7 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
 from traceq.grouping import Numbers
-from traceq.intervals import Spans, contains, count_before, cut, span_index
+from traceq.intervals import Spans, contains, count_before, cut, sorted_unique, span_index
 from traceq.model import Category, Trace
 
 
@@ -168,6 +168,7 @@ def idleness(trace: Trace) -> Idleness:
     name[without_op] = labels.around(active.track[without_op], time_ns[without_op])
     outside = np.flatnonzero(np.isin(cause, (IdleCause.DATA_LOADER, IdleCause.COMPILING)))
     _, line[outside] = labels.on_host(active.take(outside))
+    outside = np.flatnonzero(np.isin(cause, (IdleCause.DATA_LOADER, IdleCause.COMPILING, IdleCause.PYTHON)))
     line[outside] = np.where(line[outside] > 0, line[outside], labels.between_ops(time_ns[outside]))
     waits = np.flatnonzero(partition.call[piece] >= 0)
     name[waits], line[waits] = labels.of_syncs(partition.call[piece[waits]])
@@ -197,9 +198,10 @@ def _cut_at_host_changes(
 ) -> tuple[Spans, NDArray[np.int64], ActiveThread]:
     """Return (parts, the piece of the partition that each belongs to, the thread that explains it).
 
-    Pieces are cut where an op, an annotation or a Python frame begins or ends.
+    Pieces are cut where an op, an annotation, a Python frame or an embedded line begins or ends.
     """
-    parts, source = cut(partition.parts.take(idle, axis=0), host_boundaries(trace))
+    cuts = sorted_unique(host_boundaries(trace), lines_between_ops(trace).parts.ravel())
+    parts, source = cut(partition.parts.take(idle, axis=0), cuts)
     piece = idle[source]
     main, work = main_track(trace), device_work(trace)
     active = active_thread(trace, parts[:, 0].copy())
