@@ -302,9 +302,12 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "cpu_bound": Sentence(
         (
+            "ops on the CPU take {share_pct} of {whole}, mostly in {op} of {node}",
             "ops on the CPU take {share_pct} of {whole}, mostly in {op}",
+            "ops on the CPU take {share_pct} of {whole}, mostly in {function}, longest at {line}",
             "ops on the CPU take {share_pct} of {whole}, mostly at {line}",
             "ops on the CPU take {share_pct} of {whole}, mostly in module {module}",
+            "ops on the CPU take {share_pct} of {whole}, longest at {longest_line}",
             "ops on the CPU take {share_pct} of {whole}",
         ),
         ("{time_ns} {per_step}", "{remedy}", *_LONGEST),
