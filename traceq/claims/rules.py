@@ -56,6 +56,7 @@ RULES = {
     "ranks_alone": Rule(questions_rest=True),
     "out_of_memory": Rule(questions_rest=True),
     "memory_growth": Rule((LARGE, MOST), questions_rest=True),
+    "anomaly_detection": Rule((NOTABLE, MOST), questions_rest=True),
     # the whole step
     "cold_start": Rule((LARGE,), questions_rest=True),
     "wall_time": Rule(questions_rest=True),
