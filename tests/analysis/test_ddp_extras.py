@@ -10,6 +10,7 @@ from oracle.findings import finding_times
 
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import Claim
+from traceq.claims.rules import supersedes
 from traceq.model import Arm, Manifest, Run, Trace
 
 
@@ -77,6 +78,24 @@ def test_the_time_of_broadcasts_is_that_of_a_second_implementation(tmp_path: Pat
 
 
 GLOO = {"backend": "gloo", "rank": 0, "world_size": 2}
+
+
+@pytest.mark.parametrize(("reduces_us", "exposed_pct"), [(100, 75), (600, pytest.approx(33.3, rel=0.01))])
+def test_broadcasts_come_with_their_part_of_what_is_exposed(reduces_us: float, exposed_pct: float) -> None:
+    """Of 300 us of buffers and a reduction, both without a device, by which they explain exposed transfers."""
+    rows = [step(1000 * number, 1000, number) for number in range(3)]
+    for start in (0, 1000, 2000):
+        rows += [annotation("DistributedDataParallel.forward", start, 360), op("c10d::broadcast_", start, 300)]
+        rows += [annotation("gloo:broadcast", start, 300), comms("broadcast", start, 300, (4096, 4096))]
+        rows += [op("aten::addmm", start + 300, 50), op(ACCUMULATES, start + 400, reduces_us)]
+        rows += [annotation("gloo:all_reduce", start + 400, reduces_us)]
+        rows += [comms("all_reduce", start + 400, reduces_us, (4096, 4096))]
+    (claim,) = findings(build(*rows, distributedInfo=GLOO))
+    assert claim.measures["exposed_pct"] == exposed_pct
+    shown = Claim("exposed_transfer", claim.ns)
+    assert supersedes(claim, shown) == (reduces_us == 100)
+
+
 ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 
 

@@ -254,6 +254,21 @@ def test_gloo_is_compared_by_its_ops() -> None:
     assert desync(replace(run, traces=(run.traces[0], gloo(1, *usual), run.traces[2]))) == []
 
 
+def broadcasting(number: int, *dtypes: str) -> Trace:
+    """Two buffers of as many elements, as DDP sends them: threads of gloo run the broadcasts in this order."""
+    events: list[Event] = []
+    for index, dtype in enumerate(dtypes):
+        shapes = {"Input Dims": [[8]], "Input type": [dtype]}
+        events.append(op("c10d::broadcast_", 2 * index, 1, **{"Input Dims": [[8]], "Input type": [""]}))
+        events.append(annotation("gloo:broadcast", 10 + index, 50, tid=8 + index, **shapes))
+    return build(step(0, 500, 7), *events, step(500, 100, 8), **world(number, 2, "gloo"))
+
+
+def test_the_order_in_which_threads_begin_is_no_desync() -> None:
+    run = Run("job", (broadcasting(0, "long int", "float"), broadcasting(1, "float", "long int")))
+    assert desync(run) == []
+
+
 def entry(sequence: int, name: str = "all_reduce", size: int = 10, **more: Any) -> Row:
     """An entry of a flight recorder's dump."""
     return {

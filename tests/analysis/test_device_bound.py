@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builder import Event, build, call, frame, kernel, launch, op, step
+from builder import Event, annotation, build, call, frame, kernel, launch, op, step
 
 from traceq.analysis._lost_time import StepTimes
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import LOW, Claim, Subject
-from traceq.model import Run
+from traceq.model import Manifest, Run, SourceLines
 
 SGEMM, TF32 = "ampere_sgemm_128x64_tn", "cutlass_80_tensorop_s1688gemm_128x128_16x4_tn_align4"
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int)"
@@ -145,6 +145,48 @@ def test_a_line_whose_ops_take_half_of_a_step_on_a_cpu_is_told_with_them() -> No
     assert (claim.code, claim.subject) == ("cpu_bound", Subject(line="gcn.py:6 propagate"))
     (claim,) = on_a_cpu(*frames, *ops[:2], op("aten::relu", 700, 150))  # 40 % of one line, of two 55 %
     assert (claim.code, claim.ns) == ("python_bound", 450_000)
+
+
+TWO_LINES = SourceLines(
+    ("train.py:9 step", "gcn.py:6 walk", "gcn.py:7 walk"), {"other|x": (1,) * 3, "other|y": (2,) * 4}
+)
+
+
+def recorded(*events: Event) -> list[Claim]:
+    """Of a recording that embeds the lines of ops `x` and `y`, two lines of one function."""
+    embedded = {"lines": TWO_LINES, "manifest": Manifest(1, "", "", "", {}, (), ("forward",), 1, 0)}
+    return list(analyze(Run("", (build(step(0, 1000), *events, recorded=embedded),)), "partition").findings)
+
+
+def test_a_function_whose_ops_take_half_of_a_step_on_a_cpu_is_told_with_its_longest_line() -> None:
+    """No line of it has as much: 270 and 360 us."""
+    ops = [*(op("x", 90 * number, 90) for number in range(3)), *(op("y", 270 + 90 * number, 90) for number in range(4))]
+    (claim,) = recorded(*ops)
+    assert (claim.code, claim.ns, claim.subject) == ("cpu_bound", 630_000, Subject(line="gcn.py:7 walk"))
+    assert claim.measures["function"] == "walk"
+    (claim,) = recorded(*ops, annotation("Optimizer.step#SGD.step", 275, 80))  # the loop's own function
+    assert claim.code == "python_bound"
+
+
+def test_ops_that_take_all_of_a_step_are_told_with_the_longest_line_where_none_has_most() -> None:
+    ops = [
+        op(name, start, 150) for name, start in (("y", 0), ("y", 150), ("z", 300), ("z", 450), ("v", 600), ("w", 750))
+    ]
+    (claim,) = recorded(*ops)
+    assert (claim.subject, claim.measures["longest_line"]) == (Subject(), "gcn.py:7 walk")
+
+
+def test_an_op_of_one_kind_of_node_in_a_backward_pass_is_told_with_it() -> None:
+    """Where its name does not tell it, as that of `aten::embedding_dense_backward` does."""
+    forward, node = (
+        op("aten::embedding", 900, 20),
+        op("autograd::engine::evaluate_function: EmbeddingBackward0", 0, 800),
+    )
+    (claim,) = on_a_cpu(forward, node, op("aten::embedding_dense_backward", 10, 780), op("aten::fill_", 20, 700))
+    assert (claim.subject, claim.measures["node"]) == (Subject(op="aten::fill_"), "EmbeddingBackward0")
+    assert claim.measures["longest"] == "aten::fill_ of EmbeddingBackward0 70.0 %, aten::embedding_dense_backward 8.0 %"
+    (claim,) = on_a_cpu(forward, node, op("aten::fill_", 20, 500), op("aten::fill_", 800, 90))
+    assert "node" not in claim.measures
 
 
 def module(name: str, start: int, us: int) -> Event:

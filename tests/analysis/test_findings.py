@@ -182,6 +182,14 @@ def test_an_optimizers_part_of_the_step_is_its_kernels_and_the_idle_time_within_
     assert findings("optimizer", *stepping("AdamW", 9, "aten::mul_")) == []
 
 
+@pytest.mark.parametrize(("calls_us", "gain_ns"), [((30, 1), [11_000]), ((16, 15), [39_000]), ((39, 1), [])])
+def test_a_fused_optimizer_goes_over_all_tensors_once_too(calls_us: tuple[int, ...], gain_ns: list[int]) -> None:
+    """Of 40 us: that takes at least as long as the calls of one op beyond what a call costs, as the shortest does."""
+    rows = [step(0, 100), op("aten::mm", 0, 60), annotation("Optimizer.step#SGD.step", 60, 40)]
+    rows += [op("aten::add_", 60 + sum(calls_us[:n]), us) for n, us in enumerate(calls_us)]
+    assert [claim.gain for claim in report("optimizer", *rows).findings] == [(0, ns) for ns in gain_ns]
+
+
 def copying(name: str, *blocked_us: int) -> list[Event]:
     """Steps of 100 us; in each the host waits so long for a copy and launches the kernel after it."""
     rows = []

@@ -6,10 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from builder import AUTOGRAD, MAIN, Event, annotation, build, call, kernel, launch, op, step, table
+from builder import AUTOGRAD, MAIN, Event, annotation, build, call, kernel, launch, op, step, table, write
 from examples import up_to
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle.findings import finding_times
 
 from traceq.analysis.registry import analyze
 from traceq.facts.events.self_time import self_times
@@ -49,6 +50,36 @@ def test_an_op_inside_itself_is_one_call() -> None:
     )
     counts = {row["name"]: (row["num"], row["self_ns"]) for row in table(trace, "host")}
     assert counts == {"aten::sort": (2, 36_000), "aten::arange": (1, 4_000)}
+
+
+def backward_pass(num_checked: int, *, check_us: float = 20) -> list[Event]:
+    """A step of 1,000 us with four nodes of 100 us, of which so many see whether their gradients are NaN."""
+    rows = [step(0, 1000)]
+    for number in range(4):
+        start = 200 * number
+        rows += [op("autograd::engine::evaluate_function: MmBackward0", start, 100), op("aten::mm", start, 60)]
+        if number < num_checked:
+            rows += [op("aten::isnan", start + 60, check_us / 2), op("aten::ne", start + 61, 1)]
+            rows += [op("aten::_is_any_true", start + 80, check_us / 4), op("aten::item", start + 90, check_us / 4)]
+    rows += [op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 800, 50)] * 9
+    return rows
+
+
+def test_checks_of_most_gradients_are_those_of_anomaly_detection() -> None:
+    (claim,) = analyze(Run("", (build(*backward_pass(3)),)), "host").findings
+    assert (claim.code, claim.ns, claim.measures["share_pct"]) == ("anomaly_detection", 60_000, 6)
+
+
+def test_the_time_of_these_checks_is_that_of_a_second_implementation(tmp_path: Path) -> None:
+    times = finding_times(write(tmp_path / "trace.json", *backward_pass(3)))
+    (claim,) = analyze(Run("", (build(*backward_pass(3)),)), "host").findings
+    assert claim.ns == times["anomaly_detection"]
+
+
+@pytest.mark.parametrize(("num_checked", "check_us"), [(0, 20), (1, 20), (4, 2)])
+def test_checks_of_few_gradients_or_short_ones_are_not(num_checked: int, check_us: float) -> None:
+    """As those of a hook on one layer."""
+    assert analyze(Run("", (build(*backward_pass(num_checked, check_us=check_us)),)), "host").findings == ()
 
 
 @st.composite

@@ -43,6 +43,7 @@ BY_EVENTS = {
     "starved", "launch_bound", "host_round_trips", "metric_gathers",
     "unfused_optimizer", "device_bound", "cpu_bound", "python_bound", "host_op",
     "worker_restarts", "buffer_broadcasts", "repeated_reductions", "unused_search", "recompiles", "compiling",
+    "anomaly_detection",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 

@@ -428,6 +428,16 @@ def by_roof(sheet: Sheet, finding: Claim) -> float:
     return max(ns.values())
 
 
+def by_checks(sheet: Sheet, finding: Claim) -> float:
+    """The ops with which autograd looks for NaN, and those inside of them, on the rank with most of them."""
+    ns: dict[int, float] = defaultdict(float)
+    names = {f"aten::{name}" for name in ("isnan", "ne", "_is_any_true", "any", "item", "_local_scalar_dense")}
+    for row in rows_of(sheet, "host"):
+        if row["name"] in names:
+            ns[row["rank"]] += row["self_ns"] / len(counted(sheet)[row["rank"]])
+    return max(ns.values())
+
+
 def by_copies(sheet: Sheet, finding: Claim) -> float:
     """The kernels that are called copies of one type to another, on the rank with most of them."""
     ns: dict[int, float] = defaultdict(float)
@@ -484,6 +494,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Claim], float]] = {
     "pipeline_bubble": by_pipeline,
     "below_roof": at_most(by_roof),
     "casts": at_most(by_copies),
+    "anomaly_detection": at_most(by_checks),
     "unfused_attention": at_most(by_attention),
     "unfused_optimizer": by_optimizer,
     "metric_gathers": by_metrics,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
@@ -16,14 +18,16 @@ from traceq.claims.limits import MOST, MUCH
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_names import kernel_labels, without_tunings
 from traceq.facts.events.kernels import launched_kernels, runs_compiled
+from traceq.facts.events.name_patterns import AUTOGRAD_NODE
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.self_time import SelfTimes, self_times
 from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.stalls.idle_time import IdleCause, idleness
-from traceq.facts.timeline.main_lines import differentiated_lines, main_lines
+from traceq.facts.timeline.call_sites import line_function
+from traceq.facts.timeline.main_lines import differentiated_lines, main_lines, outermost_ops
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.once import once
-from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.phases import optimizer_steps, phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
@@ -33,11 +37,13 @@ from traceq.model import Category, Trace
 from traceq.short_texts import cut_apart
 from traceq.units import Unit, format_value
 
-PlaceKind = Literal["op", "line", "module"]
+PlaceKind = Literal["op", "line", "function", "module"]
 
 _LEAST = 0.2
 """Part of the step of a rank from which a place is kept: what has half of the mean step has that on some rank."""
 _NUMBER = re.compile(r"_\d+(?=\.|$)")
+_FUNCTION = re.compile(r" [^<]")
+"""Name of a function in a line, but for parts of a script, such as `<listcomp>`."""
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
 """(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it but for the host's pauses."""
 
@@ -47,15 +53,16 @@ _CAUSES_NAMED, _LEAST_CAUSE = 2, 0.1
 
 @frozen(eq=False)
 class HostPlace:
-    """An op, a line or a module, with the self time of its ops: `ns` float64[K] of each counted step.
+    """An op, a line, a function or a module, with the self time of its ops: `ns` float64[K] of each counted step.
 
-    `asks_device`: these are, or may make, calls of a device's runtime.
+    `line` is the longest one of a function. `asks_device`: these are, or may make, calls of a device's runtime.
     """
 
     kind: PlaceKind
     name: str
     ns: NDArray[np.float64]
     asks_device: bool
+    line: str = ""
 
     @property
     def mean_ns(self) -> float:
@@ -80,8 +87,8 @@ class _Ops:
 def host_places(trace: Trace) -> tuple[HostPlace, ...]:
     """Return the places with a fifth of the counted steps; none where the trace has work of a device.
 
-    A line and a module have the ops of the main thread, a backward op those of its forward op; a module also the ops of
-    the modules inside it.
+    A line, a function and a module have the ops of the main thread, a backward op those of its forward op; a module
+    also the ops of the modules inside it.
     """
     if len(device_work(trace)):
         return ()
@@ -109,8 +116,19 @@ def _ops(times: SelfTimes, trace: Trace, counted: NDArray[np.int64]) -> _Ops:
 
 
 def _line_places(trace: Trace, ops: _Ops, least_ns: float) -> Iterator[HostPlace]:
+    """Yield lines, and functions but those that update parameters, which have all of a step."""
     texts, line = _lines(trace, ops.row, ops.track)
     yield from (place for place in _places(trace, "line", texts, line, ops, least_ns) if place.name)
+    names = [line_function(text) if _FUNCTION.search(text) else "" for text in texts]
+    updates = main_lines(trace).line_at(trace.events.ts[optimizer_steps(trace)])
+    loops = {"", *(names[number] for number in updates.tolist())}
+    functions = sorted({*names} - loops)
+    number = {name: index for index, name in enumerate(functions)}
+    function = np.array([number.get(name, -1) for name in names], np.int64)
+    sums = np.bincount(line, ops.ns, len(texts))
+    for place in _places(trace, "function", functions, function[line], ops, least_ns):
+        longest = max(np.flatnonzero(function == number[place.name]).tolist(), key=sums.__getitem__)
+        yield replace(place, line=texts[longest])
 
 
 def _module_places(trace: Trace, ops: _Ops, least_ns: float) -> Iterator[HostPlace]:
@@ -172,7 +190,7 @@ def _merged(places: Sequence[HostPlace], num_ranks: int, num_steps: int) -> Host
     ns = np.zeros(num_steps)
     for place in places:
         ns[: len(place.ns)] += place.ns / num_ranks
-    return HostPlace(places[0].kind, places[0].name, ns, any(place.asks_device for place in places))
+    return replace(places[0], ns=ns, asks_device=any(place.asks_device for place in places))
 
 
 def host_causes(trace: Trace) -> HostCauses:
@@ -235,7 +253,7 @@ def _place(cause: IdleCause, op: str, line: str) -> str:
 WorkTimes = Mapping[tuple[str, str, str], float]
 """(kernel or op, its place, kind of which something can be said or "") -> ns of a mean counted step.
 
-The place is ` of ` the op that launched it, ` at ` its line, or "".
+The place is ` of ` the op that launched it or a node of the backward pass, ` at ` its line, both, or "".
 """
 
 _NAMED, _LEAST_NAMED = 3, 0.05
@@ -259,6 +277,7 @@ use no Tensor Cores; convolutions that are a product of the unfolded input."""
 _AUTOGRAD_FUNCTION = re.compile(r"(?!CompiledFunction)[A-Z]\w*[A-Za-z]")
 """Classes of `torch.autograd.Function` are ops by their names, and those of their backward pass, which end in
 `Backward`; those of torch's own have a number behind it."""
+_NODE_END = re.compile(r"Backward\d*$")
 _HAS_TENSOR_CORES = re.compile(r"(volta|turing|ampere|sm[789]\d|sm1\d\d|cutlass_[789]\d)_")
 """Kernels for devices that have Tensor Cores."""
 
@@ -275,6 +294,16 @@ class LongWork:
     named_ns: float
     ns: float
     by_kind: Mapping[str, float]
+
+    @property
+    def node(self) -> str:
+        """The op that launched it, or the node of the backward pass that it is of, "" where not of one."""
+        return self.place.partition(" at ")[0].removeprefix(" of ")
+
+    @property
+    def line(self) -> str:
+        """The line of most of it, "" where not known, or not of one."""
+        return self.place.partition(" at ")[2]
 
 
 def work_times(trace: Trace) -> WorkTimes:
@@ -313,15 +342,36 @@ def _op_times(trace: Trace) -> WorkTimes:
     is_long = np.zeros(len(of_names.keys), np.bool_)
     is_long[np.argsort(-np.array(of_names.sum(ns), np.int64), kind="stable")[:_NAMED]] = True
     placed = np.flatnonzero(is_long[of_names.group_ids])
-    lines, line = _lines(trace, rows[placed], times.track[chosen[placed]])
+    track = times.track[chosen[placed]]
+    lines, line = _lines(trace, rows[placed], track)
     place = np.zeros(len(rows), np.int64)
     place[placed] = line
     groups = group([events.name[rows], place])
     keys = [(events.strings[name], lines[number]) for name, number in groups.keys.tolist()]
     in_python = _autograd_functions({name for name, _ in keys})
+    nodes = _nodes(trace, rows[placed], track, ns[placed])
+    work = [
+        (name, nodes.get(name, "") + (f" at {line}" if line else ""), _IN_PYTHON if name in in_python else _kind(name))
+        for name, line in keys
+    ]
+    return {each: total / len(host) for each, total in zip(work, groups.sum(ns), strict=True)}
+
+
+def _nodes(trace: Trace, rows: NDArray[np.int64], track: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, str]:
+    """Return ` of EmbeddingBackward0` by the name of each op that is nearly all of one node of the backward pass.
+
+    `aten::fill_` alone does not tell what is filled; `aten::convolution_backward` does.
+    """
+    strings, (outermost, _) = trace.events.strings, outermost_ops(trace, track, trace.events.ts[rows])
+    sums = defaultdict[str, defaultdict[str, int]](lambda: defaultdict(int))
+    for op, node, each in zip(trace.events.name[rows].tolist(), outermost.tolist(), ns.tolist(), strict=True):
+        sums[strings[op]][strings[node] if node >= 0 else ""] += each
+    most = {op: max(by_node.items(), key=itemgetter(1)) for op, by_node in sums.items()}
     return {
-        (name, f" at {line}" if line else "", _IN_PYTHON if name in in_python else _kind(name)): total / len(host)
-        for (name, line), total in zip(keys, groups.sum(ns), strict=True)
+        op: f" of {node.rpartition(': ')[2]}"
+        for op, (node, most_ns) in most.items()
+        if AUTOGRAD_NODE.match(node) and most_ns >= _OF_ONE_PLACE * sum(sums[op].values())
+        if _NODE_END.sub("", node.rpartition(": ")[2]).lower() not in op.replace("_", "").lower()
     }
 
 

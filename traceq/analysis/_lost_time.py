@@ -417,7 +417,8 @@ def _limiting(job: Job, times: StepTimes, losses: Sequence[RankLoss]) -> Iterato
     if any(rank.lacks_device_rows for rank in job.ranks):
         yield from _longest_op_of_host(job, times, longest, work)
         return
-    subject, measures = _most_in_ops(times, longest, work), work_measures(work, times.mean_whole_ns)
+    subject, in_ops = _most_in_ops(times, longest, work)
+    measures = work_measures(work, times.mean_whole_ns) | in_ops
     category = next((each for each in (_COMPUTE, _IN_OPS) if times.holds(each, LIMITING)), "")
     remedy = "only_compute" if category and not _waits_unprofiled(job) else ""
     if not category and times.holds(_IN_OPS, MOST) and subject != Subject():
@@ -427,6 +428,9 @@ def _limiting(job: Job, times: StepTimes, losses: Sequence[RankLoss]) -> Iterato
         subject, in_python = most_of_host([loss.host_causes for loss in losses], times.mean_ns(_PYTHON))
         measures |= in_python
     if category:
+        if category == _IN_OPS and subject == Subject():
+            line = next((place.line or place.name for place in places if place.kind in ("line", "function")), "")
+            measures |= measured(longest_line=line)
         ns = round(times.mean_ns(category))
         yield Claim(_LIMITING[category], ns, subject, times.measures(category) | measures, remedy=remedy)
 
@@ -443,15 +447,22 @@ def _has_most(place: HostPlace, times: StepTimes) -> bool:
     return is_long and holds_in_steps(place.ns, times.whole, 100 * MOST)
 
 
-def _most_in_ops(times: StepTimes, longest: Sequence[HostPlace], work: Sequence[LongWork]) -> Subject:
-    """Return the op that takes most of the step, else the smallest line or module whose ops do, else nothing."""
+def _most_in_ops(
+    times: StepTimes, longest: Sequence[HostPlace], work: Sequence[LongWork]
+) -> tuple[Subject, dict[str, Measure]]:
+    """Return the op that takes most of the step, else the smallest line, function or module whose ops do, or nothing.
+
+    Of a function it is the longest line, with its name.
+    """
     if work and times.ns(_IN_OPS).any() and work[0].ns >= MOST * times.mean_whole_ns:
-        return Subject(op=work[0].name, line=work[0].place.removeprefix(" at "))
-    lines, modules = ([place for place in longest if place.kind == kind] for kind in ("line", "module"))
-    place = min((*lines, *modules), key=lambda place: (place.mean_ns, -len(place.name)), default=None)
+        return Subject(op=work[0].name, line=work[0].line), measured(node=work[0].node or None)
+    places = (place for place in longest if place.kind != "op")
+    place = min(places, key=lambda place: (place.mean_ns, -len(place.name)), default=None)
     if place is None:
-        return Subject()
-    return Subject(line=place.name) if place.kind == "line" else Subject(module=place.name)
+        return Subject(), {}
+    if place.kind == "function":
+        return Subject(line=place.line), measured(function=place.name.partition(" ")[2])
+    return Subject(line=place.name) if place.kind == "line" else Subject(module=place.name), {}
 
 
 def _longest_op_of_host(
@@ -461,7 +472,7 @@ def _longest_op_of_host(
     op = next((place for place in longest if place.kind == "op"), None)
     if op is None or any(rank.has_device for rank in job.ranks):
         return
-    line = next((each.place.removeprefix(" at ") for each in work if each.name == op.name), "")
+    line = next((each.line for each in work if each.name == op.name), "")
     measures = measured(time_ns=round(op.mean_ns), share_pct=100 * op.mean_ns / times.mean_whole_ns, **times.base)
     remedy = "" if op.asks_device else "on_device"
     yield Claim("host_op", round(op.mean_ns), Subject(op=op.name, line=line), measures, remedy=remedy)

@@ -38,7 +38,7 @@ from traceq.facts.timeline.steps import main_track, step_of_work, steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import Spans, measure_within, spans, subtract
+from traceq.intervals import Spans, intersect, measure_within, spans, subtract
 from traceq.model import DDP_PARAMETERS, Category, Trace
 from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit
@@ -424,7 +424,9 @@ def _buffer_broadcasts(trace: Trace) -> Iterator[DdpExtra]:
     """Yield what broadcasts of buffers take of steps, in which the device computes nothing."""
     sends = buffer_broadcast_spans(trace)
     if len(sends):
-        yield _extra(trace, "buffer_broadcasts", _idle_by_step(trace, sends))
+        exchanged = intersect(sends, activity(trace).when(TimeCategory.EXPOSED_COMM))
+        pct = exposed_pct(trace, _idle_by_step(trace, exchanged))
+        yield _extra(trace, "buffer_broadcasts", _idle_by_step(trace, sends), exposed_pct=pct)
 
 
 def _repeated_reductions(trace: Trace) -> Iterator[DdpExtra]:

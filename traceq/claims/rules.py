@@ -56,6 +56,7 @@ RULES = {
     "ranks_alone": Rule(questions_rest=True),
     "out_of_memory": Rule(questions_rest=True),
     "memory_growth": Rule((LARGE, MOST), questions_rest=True),
+    "anomaly_detection": Rule((NOTABLE, MOST), questions_rest=True),
     # the whole step
     "cold_start": Rule((LARGE,), questions_rest=True),
     "wall_time": Rule(questions_rest=True),
@@ -107,7 +108,7 @@ RULES = {
     "expert_imbalance": Rule((FEW, MOST)),
     "strategy": Rule((LOST,)),
     "metric_gathers": Rule((NOTABLE,), explains=_OVERLAP),
-    "buffer_broadcasts": Rule((MODERATE,), toggles=("@ddp",)),
+    "buffer_broadcasts": Rule((MODERATE,), explains=_OVERLAP, toggles=("@ddp",)),
     "repeated_reductions": Rule((MODERATE,), explains=_OVERLAP, toggles=("@no_sync",)),
     "unused_search": Rule(toggles=("@find_unused",)),
     # copies and memory

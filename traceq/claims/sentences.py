@@ -88,6 +88,13 @@ SENTENCES: dict[str, Sentence] = {
         ),
         ("{before_bytes} before {num_steps:unprofiled step}, {after_bytes} after them",),
     ),
+    "anomaly_detection": Sentence(
+        ("anomaly detection is on, which is for debugging: {remedy}",),
+        (
+            "checks of gradients take {time_ns} {per_step} ({share_pct})",
+            "each forward op notes its Python stack, too",
+        ),
+    ),
     # the whole step
     "cold_start": Sentence(
         (
@@ -305,9 +312,12 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "cpu_bound": Sentence(
         (
+            "ops on the CPU take {share_pct} of {whole}, mostly in {op} of {node}",
             "ops on the CPU take {share_pct} of {whole}, mostly in {op}",
+            "ops on the CPU take {share_pct} of {whole}, mostly in {function}, longest at {line}",
             "ops on the CPU take {share_pct} of {whole}, mostly at {line}",
             "ops on the CPU take {share_pct} of {whole}, mostly in module {module}",
+            "ops on the CPU take {share_pct} of {whole}, longest at {longest_line}",
             "ops on the CPU take {share_pct} of {whole}",
         ),
         ("{time_ns} {per_step}", "{remedy}", *_LONGEST),
@@ -511,6 +521,7 @@ REMEDIES: dict[str, str] = {
     "unfused_optimizer_on_cpu": "try torch.optim.{optimizer}(..., fused=True), from torch 2.4 on",
     "longer_steps": "keep less from step to step",
     "memory_growth": "detach() or item() what outlives a step",
+    "anomaly_detection": "leave out set_detect_anomaly(True)",
     "pageable_copies": "use pin_memory=True and non_blocking=True",
     "expandable_segments": "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     "even_stages": "move layers from rank {rank} to others",
@@ -565,6 +576,7 @@ MEANINGS = {
     "ranks_alone": "ranks train without a collective in any traced step",
     "out_of_memory": "what is alive at a snapshot's last out-of-memory error",
     "memory_growth": "memory grows over unprofiled steps, by what outlives a traced one",
+    "anomaly_detection": "autograd checks the gradients of most nodes for NaN",
     "cold_start": "work done once (start of the device, loading, first calls, a pause) is much of the counted steps",
     "wall_time": "much of the training's wall time is outside regular steps",
     "longer_steps": "unprofiled steps take half as much again in the second half of a recording",
@@ -592,7 +604,7 @@ MEANINGS = {
     "below_roof": "by replay a step is shorter if one op comes as close to its roof as well-tuned kernels do",
     "casts": "kernels that only change a type take a part of most steps",
     "unfused_attention": "products, softmax and products of one shape in a row take much of the step",
-    "unfused_optimizer": "an optimizer that could be fused takes much of the step",
+    "unfused_optimizer": "fusing an optimizer could save much of the step, without one pass over its tensors",
     "exposed_comm": "collectives run, or calls of other processes, while nothing computes",
     "exposed_wait": "ranks wait for the last to arrive while nothing computes",
     "exposed_transfer": "ranks exchange data while nothing computes",

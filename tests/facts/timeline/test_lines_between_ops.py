@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from builder import Event, annotation, build, op, step
+from builder import Event, annotation, build, op, step, table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +72,14 @@ def test_python_without_an_op_is_named_by_its_line() -> None:
         for (begin, end), place in zip(places.parts[track].tolist(), places.place[track].tolist(), strict=True)
     ]
     assert (60_000, "check.py:2 check") in named
+
+
+def test_idle_time_in_python_has_the_lines_that_run_then() -> None:
+    """Of 60 us between two ops three quarters are of one function and a quarter of another."""
+    recorded = {"lines": SourceLines(LINES, {}, {"other|x": (((0, 25), (1, 75)),)}), "manifest": MANIFEST}
+    rows = table(build(step(0, 100), op("x", 10, 10), op("y", 80, 20), recorded=recorded), "idle")
+    times = {row["line"]: row["dur_ns"] for row in rows}
+    assert times == {"": 10_000, "train.py:9 main": 15_000, "check.py:2 check": 45_000}
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2))))

@@ -63,6 +63,13 @@ def test_only_outermost_ops_of_the_main_thread_count() -> None:
     assert resolved(source_lines(rows, [])) == {"other|aten::linear": ["a.py:1 f"]}
 
 
+def test_an_op_in_which_lines_run_is_of_the_one_that_takes_most_of_it() -> None:
+    """As a node of the backward pass that runs a hook of the user's; the line is the caller's again behind it."""
+    hooked = [op("Accumulate", 20, 30), mark("log.py:5 hook", 22), op("aten::histc", 23, 2), mark("log.py:6 hook", 26)]
+    rows = [STEP, mark("a.py:1 f", 1), op("Accumulate", 10, 9), *hooked, mark("a.py:1 f", 46), op("Accumulate", 60, 5)]
+    assert resolved(source_lines(rows, [])) == {"other|Accumulate": ["a.py:1 f", "log.py:6 hook", "a.py:1 f"]}
+
+
 def between(table: SourceLines) -> dict[str, list[dict[str, int]]]:
     return {
         key: [{table.lines[line]: percent for line, percent in parts} for parts in times]

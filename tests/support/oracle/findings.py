@@ -32,6 +32,7 @@ SENDS = re.compile(
     r"|aten::(cat|view|reshape|_reshape_alias|narrow|slice|as_strided|copy_|detach|to|_to_copy|select)$"
     r"|aten::(empty|empty_like|empty_strided)$)"
 )
+CHECKS = {"isnan", "_is_any_true", "any", "item", "is_nonzero"}
 LONGEST_GAP_NS = 1_000_000
 TO_HOST = re.compile("DtoH|DeviceToHost|DEVICE_TO_HOST")
 
@@ -68,6 +69,7 @@ def finding_times(path: Path | str) -> dict[str, float]:
     times["metric_gathers"] = carrying_metrics(trace, parts)
     times["unused_search"] = unused_search(trace, parts)
     times["repeated_reductions"] = repeated_reductions(trace, parts)
+    times["anomaly_detection"] = checks_of_gradients(trace, counted)
     times |= {f"unfused_optimizer {name}": ns for name, ns in optimizers(trace, parts).items()}
     return {name: ns / len(counted) for name, ns in times.items()}
 
@@ -112,6 +114,22 @@ def buffer_broadcasts(trace: Trace, parts: list[Piece]) -> int:
             others = [e.start for e in inside_it if e.start >= sent[-1] and not SENDS.match(e.name)]
             spans.append((forward.start, min([*others, forward.end])))
     return sum(common(piece, union(spans)) for piece in parts if piece.category != "compute")
+
+
+def checks_of_gradients(trace: Trace, counted: list[Span]) -> int:
+    """Time of the ops right inside nodes of the backward pass with which these look for NaN, where they do."""
+    checks = []
+    for rows in nested(event for event in trace.events if event.cat == "cpu_op").values():
+        inner: dict[Any, list[Event]] = {}
+        for row in rows.rows:
+            outer = rows.parent(row)
+            if outer and re.match("autograd::engine::evaluate_function: (?!torch::autograd::Acc)", outer.name):
+                inner.setdefault(outer.row, []).append(row)
+        for ops in inner.values():
+            if any(each.name == "aten::isnan" for each in ops):
+                checks += [each for each in ops if each.name.removeprefix("aten::") in CHECKS]
+    times = [(each.start, each.end) for each in checks]
+    return sum(measure(clip(times, *span)) for span in counted)
 
 
 def repeated_reductions(trace: Trace, parts: list[Piece]) -> int:

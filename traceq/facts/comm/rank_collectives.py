@@ -178,7 +178,8 @@ def _from_calls(trace: Trace, calls: Calls) -> _Calls:
 def _from_ops(trace: Trace, calls: Calls, ops: NDArray[np.int64], ran: NDArray[np.int64]) -> _Calls:
     """Return the `c10d` ops as calls, with the times of gloo's rows: `ran` int64[ops] into Calls or -1.
 
-    Rows of neighbouring ops may be swapped, so a row's dtype counts only if its elements equal those of the op.
+    Rows of neighbouring ops may be swapped, so a row's dtype counts only if its elements equal those of the op, and if
+    no neighbour has as many of another dtype.
     """
     events = trace.events
     elements = _Arguments(trace, message_index(trace, ops)).column("elements_in")
@@ -189,6 +190,8 @@ def _from_ops(trace: Trace, calls: Calls, ops: NDArray[np.int64], ran: NDArray[n
     names, of_group = name_numbers(trace, events.name[ops]), {"group_size": absent, "sequence": absent}
     columns = _columns(trace, ops, (times[0], times[1]), names, elements, size=size, **of_group)
     dtype = np.where(row_arguments.column("elements_in") == elements, row_arguments.column("dtype"), -1)
+    is_either = (elements[:-1] == elements[1:]) & (dtype[:-1] != dtype[1:])
+    dtype[np.r_[False, is_either] | np.r_[is_either, False]] = -1
     phase = phases(trace).phase_at(tracks(trace)[ops], events.ts[ops])
     return _Calls(absent, absent, dtype, phase, columns)
 

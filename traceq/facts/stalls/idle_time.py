@@ -172,6 +172,7 @@ def idleness(trace: Trace) -> Idleness:
     name[without_op] = labels.around(active.track[without_op], time_ns[without_op])
     outside = np.flatnonzero(np.isin(cause, (IdleCause.DATA_LOADER, IdleCause.COMPILING)))
     _, line[outside] = labels.on_host(active.take(outside))
+    outside = np.flatnonzero(np.isin(cause, (IdleCause.DATA_LOADER, IdleCause.COMPILING, IdleCause.PYTHON)))
     line[outside] = np.where(line[outside] > 0, line[outside], labels.between_ops(time_ns[outside]))
     waits = np.flatnonzero(partition.call[piece] >= 0)
     name[waits], line[waits] = labels.of_syncs(partition.call[piece[waits]])
@@ -201,9 +202,11 @@ def _cut_at_host_changes(
 ) -> tuple[Spans, NDArray[np.int64], ActiveThread]:
     """Return (parts, the piece of the partition that each belongs to, the thread that explains it).
 
-    Pieces are cut where an op, an annotation, a Python frame or a pause begins or ends.
+    Pieces are cut where an op, an annotation, a Python frame, a pause or an embedded line begins or ends.
     """
-    boundaries = sorted_unique(host_boundaries(trace), host_pauses(trace).ravel())
+    boundaries = sorted_unique(
+        host_boundaries(trace), host_pauses(trace).ravel(), lines_between_ops(trace).parts.ravel()
+    )
     parts, source = cut(partition.parts.take(idle, axis=0), boundaries)
     piece = idle[source]
     main, work = main_track(trace), device_work(trace)

@@ -12,6 +12,7 @@ import gzip
 import re
 import sys
 import sysconfig
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -284,20 +285,25 @@ def _last_step(rows: Sequence[TraceRow]) -> TraceRow | None:
     return max(steps, key=lambda row: row.ts, default=None)
 
 
-def _ops(rows: Iterable[TraceRow], phases: frozenset[str]) -> Iterator[_Op]:
-    """Yield the outermost ops in order of time; `rows` is sorted by start, parents before children."""
-    line, phase = "", OTHER
-    phase_end = op_end = 0.0
+def _ops(rows: Sequence[TraceRow], phases: frozenset[str]) -> Iterator[_Op]:
+    """Yield the outermost ops in order of time; `rows` is sorted by start, parents before children.
+
+    An op in which lines of Python run, as those of a hook in a backward pass, is of the one that takes most of it.
+    """
+    marks = [row for row in rows if row.cat == "cpu_op" and row.name.startswith(PREFIX)]
+    begins, lines = [mark.ts for mark in marks], ["", *(marked_place(mark.name)[1] for mark in marks)]
+    phase, phase_end, op_end = OTHER, 0.0, 0.0
     for row in rows:
         if row.ts >= phase_end:
             phase = OTHER
         if row.cat == "user_annotation" and row.name in phases and phase == OTHER:
             phase, phase_end = row.name, row.end
-        elif row.cat == "cpu_op" and row.name.startswith(PREFIX):
-            _, line = marked_place(row.name)
-        elif row.cat == "cpu_op" and row.ts >= op_end:
+        elif row.cat == "cpu_op" and row.ts >= op_end and not row.name.startswith(PREFIX):
             op_end = row.end
-            yield _Op(phase, row.name, line, row.ts, row.end)
+            first, last = bisect_right(begins, row.ts), bisect_left(begins, row.end)
+            edges = pairwise([row.ts, *begins[first:last], row.end])
+            us_of_line = _sums((lines[first + index], end - begin) for index, (begin, end) in enumerate(edges))
+            yield _Op(phase, row.name, max(us_of_line, key=lambda line: us_of_line[line]), row.ts, row.end)
 
 
 def _edges(step: TraceRow, rows: Iterable[TraceRow], ops: Iterable[_Op], phases: frozenset[str]) -> list[_Edge]:
