@@ -88,9 +88,7 @@ def on_common_steps(a: Side, b: Side) -> tuple[Side, Side]:
 
     Sides whose events are not in memory are returned as they are.
     """
-    if not (are_ranks_of_one_job(a, b) and uncommon_steps(a, b)):
-        return a, b
-    if not all(len(trace.events) for side in (a, b) for trace in side.run.traces):
+    if not (are_ranks_of_one_job(a, b) and uncommon_steps(a, b)) or not _are_in_memory(a, b):
         return a, b
     ours, theirs = _counted(a), _counted(b)
     return _without_steps(a, ours - theirs), _without_steps(b, theirs - ours)
@@ -101,12 +99,15 @@ def in_common_phases(a: Side, b: Side) -> tuple[Side, Side]:
 
     Sides whose events are not in memory are returned as they are.
     """
-    if a.run.manifest or b.run.manifest:
-        return a, b
-    if not all(len(trace.events) for side in (a, b) for trace in side.run.traces):
+    if a.run.manifest or b.run.manifest or not _are_in_memory(a, b):
         return a, b
     of_a, of_b = ({name for trace in side.run.traces for name in annotated_phases(trace)} for side in (a, b))
     return _with_phases(a, of_b), _with_phases(b, of_a)
+
+
+def _are_in_memory(a: Side, b: Side) -> bool:
+    """Return whether the events of all ranks are, of which outlines keep one at most, without names."""
+    return all(trace.events.strings for side in (a, b) for trace in side.run.traces)
 
 
 def _with_phases(side: Side, names: Collection[str]) -> Side:
