@@ -29,11 +29,11 @@ def cold(first_use_ms: float, load_ms: float) -> Trace:
 
 
 def test_a_profiler_that_takes_much_of_short_steps_is_no_cold_start() -> None:
-    """All there was of a recording was the begin of its only step: 616 us of `a cold start`."""
-    rows = [each for n in range(4) for each in (step(1000 * n, 1000, n), op("aten::mm", 1000 * n + 300, 500))]
-    profilers = [frame("torch/profiler/profiler.py(821): step", 1000 * n + 1, 200) for n in range(4)]
-    (finding,) = cold_starts(build(*rows, *profilers, frame("main.py(7): train", 0, 4000)))
-    assert (finding.ns, finding.measures.get("what")) == (800_000, None)
+    """The begin of the steps of a recording was told as a cold start."""
+    rows = [each for n in range(4) for each in (step(9000 * n, 9000, n), op("aten::mm", 9000 * n + 3000, 5000))]
+    profilers = [frame("torch/profiler/profiler.py(821): step", 9000 * n + 1, 2000) for n in range(4)]
+    (finding,) = cold_starts(build(*rows, *profilers, frame("main.py(7): train", 0, 36_000)))
+    assert (finding.ns, finding.measures.get("what")) == (8_000_000, None)
 
 
 def test_starting_the_device_and_loading_kernels_is_a_cold_start() -> None:

@@ -138,7 +138,7 @@ def _by_rows(trace: Trace) -> list[_Layer]:
         _layer(trace, OnceKind.LIBRARY_START, library_loading_calls(trace)),
         _layer(trace, OnceKind.KERNEL_LOADING, np.r_[kernel_loading_calls(trace), loads]),
         (OnceKind.GRAPH_CAPTURE, np.full(len(captures), -1), captures),
-        _layer(trace, OnceKind.PROFILER, np.r_[held_up, _profilers_steps(trace)]),
+        _layer(trace, OnceKind.PROFILER, np.r_[held_up, _long_ends_of_steps(trace)]),
         _layer(trace, OnceKind.FIRST_CALL, _plan_searches(trace)),
     ]
 
@@ -175,9 +175,10 @@ def search_spans(trace: Trace) -> Spans:
     return spans(events.ts[op[chosen]], events.end[calls[last[chosen]]])
 
 
-def _profilers_steps(trace: Trace) -> NDArray[np.int64]:
-    """Return the frames of the main thread in which the profiler ends a step, and begins one: int64[P]."""
-    return on_main_thread(trace, rows_named(trace.events, _ENDS_STEP, Category.PYTHON))
+def _long_ends_of_steps(trace: Trace) -> NDArray[np.int64]:
+    """Return the frames of the main thread in which the profiler takes long to end a step, and begin one: int64[P]."""
+    rows = on_main_thread(trace, rows_named(trace.events, _ENDS_STEP, Category.PYTHON))
+    return np.asarray(rows[trace.events.dur[rows] >= LONG_CALL_NS])
 
 
 def _plan_searches(trace: Trace) -> NDArray[np.int64]:
