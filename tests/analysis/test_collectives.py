@@ -133,6 +133,8 @@ def test_the_innermost_level_that_has_names_is_the_identity() -> None:
     assert counts(collectives(*stack, comms("allreduce", 12, 10))) == {"all_reduce": (1, 0)}
     assert counts(collectives(*stack, op("record_param_comms", 12, 10))) == {"all_reduce": (1, 0)}
     assert counts(collectives(stack[1])) == {"all_reduce": (1, 0)}
+    waited = stack[0], comms("wait", 40, 1)  # the waits alone are recorded: 19 collectives of a diff were none
+    assert counts(collectives(*waited)) == {"all_reduce": (1, 0)}
 
 
 def test_an_annotation_lists_what_it_moves_and_all_of_it_counts() -> None:

@@ -71,9 +71,9 @@ def collectives(trace: Trace) -> dict[str, Any]:
 def find_calls(trace: Trace) -> tuple[str, list[tuple[str, Event]]]:
     """The level that names the collectives of this trace, and its data calls (normalised name, event)."""
     rows = [e for e in trace.events if e.cat == "cpu_op" and e.name == "record_param_comms"]
-    named = [(e.args["collective name"], e) for e in rows if e.args.get("collective name")]
+    named = data_calls([(e.args["collective name"], e) for e in rows if e.args.get("collective name")])
     if named:
-        return "record_param_comms", data_calls(named)
+        return "record_param_comms", named
     ops = data_calls([(e.name[6:], e) for e in trace.events if e.cat == "cpu_op" and e.name.startswith("c10d::")])
     annotations = [(m[1], e) for e in trace.events if e.cat == "annotation" and (m := ANNOTATION.match(e.name))]
     if not annotations:

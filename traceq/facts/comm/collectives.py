@@ -241,7 +241,8 @@ def _rows_and_names(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64],
     if has_name.any():
         names = np.r_[events.messages.name[message[has_name]], events.name[symmetric]]
         rows, name = _moving_data(trace, np.r_[recorded[has_name], symmetric], names)
-        return rows, rows, name
+        if len(rows):  # of functional collectives some versions record the waits alone
+            return rows, rows, name
     annotated = host[matching(events, host, _ANNOTATED)]
     candidates = np.r_[annotated if len(annotated) else host[matching(events, host, _DISPATCHED)], symmetric]
     rows, name = _moving_data(trace, candidates, events.name[candidates])
