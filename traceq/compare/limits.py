@@ -22,7 +22,6 @@ STRAGGLES = 1.02  # own time over that of the other ranks: ranks of equal work s
 SAME = 0.01  # change of a ratio: work is counted: what is less is rounding
 SCATTER = 0.02  # change of a ratio: speeds and clocks scatter
 COMMON = 0.95  # part of the time of ops: nearly all ops change by one factor, or there is none
-MODELLED = 0.01  # part of what a side computes: ops with a model tell nothing of work that has none
 COUNTED = 2  # ops: one op may be padded
 
 # of what differs besides

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,6 +19,8 @@ from traceq.grouping import group
 from traceq.model import Trace
 
 _Key = tuple[str, str, str, str]
+_RUNTIME = re.compile(r"^(cuda|hip)(?=[A-Z])")
+"""Of the name of a call, by which two kinds of devices differ."""
 
 
 @frozen
@@ -28,7 +31,7 @@ class CountDelta:
     """`sync` or `collective`."""
     name: str
     what: str
-    """Op of the sync, else its call; role of the collective."""
+    """Op of the sync, else its call without `cuda` or `hip`; role of the collective."""
     phase: str
     line: str
     """Of most of these syncs."""
@@ -81,7 +84,7 @@ def _syncs(trace: Trace) -> Mapping[_Key, _Count]:
     result = {}
     for index, ((kind, op, name, phase), (num, size)) in enumerate(zip(groups.keys.tolist(), sums, strict=True)):
         most = int(np.bincount(line[groups.group_ids == index]).argmax())
-        what = texts[op] if op > 0 else trace.events.strings[name]
+        what = texts[op] if op > 0 else _RUNTIME.sub("", trace.events.strings[name])
         key = "sync", SYNC_KINDS[kind], what, names[phase]
         result[key] = _Count(num / num_steps, size / num_steps, texts[most] if most > 0 else "")
     return result

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.claims.limits import MOST, NOTABLE
-from traceq.compare.limits import BUSY_DEVICE, BY_GRAPHS, COMMON, COUNTED, FEW_LAUNCHES, MODELLED, NAMED, SAME, SCATTER
+from traceq.compare.limits import BUSY_DEVICE, BY_GRAPHS, COMMON, COUNTED, FEW_LAUNCHES, NAMED, SAME, SCATTER
 from traceq.compare.result import CellDelta, Diff, Traced
 from traceq.compare.statement import Statement, state
 from traceq.compare.work_deltas import WorkDelta, log_mean
@@ -65,7 +65,7 @@ def work_factor(diff: Diff) -> Iterator[Statement]:
 
     Without ops that have FLOPs, that is the factor of the bytes of all others but those of an optimizer, which a batch
     does not change. Nothing where the verdict is of samples, or not decided, nor where ops with a model have less than
-    a hundredth of what a side computes, as where graphs are replayed.
+    half of what a side computes, as where graphs are replayed.
     """
     steps = diff.steps
     is_step = steps is not None and diff.comparison is not None and diff.comparison.samples is None
@@ -85,7 +85,7 @@ def work_factor(diff: Diff) -> Iterator[Statement]:
 def _factor_of_all(work: Sequence[WorkDelta], computing_ns: tuple[float, float]) -> tuple[float, str]:
     """Return (the ratio of B's work to A's, its unit) of ops that share one; 0 without."""
     modelled = (sum(each.a_ns for each in work), sum(each.b_ns for each in work))
-    if any(ns < MODELLED * whole_ns for ns, whole_ns in zip(modelled, computing_ns, strict=True)):
+    if any(ns < MOST * whole_ns for ns, whole_ns in zip(modelled, computing_ns, strict=True)):
         return 0.0, ""
     counted = [each for each in work if not each.is_bound and each.phase != _OPTIMIZER]
     flops = [each for each in counted if each.is_flops]
