@@ -13,7 +13,7 @@ from traceq.analysis._basis import ranks_differ
 from traceq.analysis._wording import MOST_RANKS
 from traceq.analysis.inference import StepKindRow, step_kinds, step_kinds_view
 from traceq.analysis.loader import core_claims, is_loader_alone
-from traceq.claims.claim import Basis, Claim, Subject, measured
+from traceq.claims.claim import AT_MOST, Basis, Claim, Subject, measured
 from traceq.claims.limits import MODERATE, MOST
 from traceq.facts.comm.parallelism import strategy_of
 from traceq.facts.ranks.job import Job
@@ -183,8 +183,8 @@ def _claims(wall_time: WallTime | None, timings: Timings, *, is_busy: bool) -> I
             pause_ns=most.ns // most.num,
             num_steps=num_steps,
         )
-        basis = Basis(num_steps, is_unprofiled=True)
-        yield Claim("garbage_collection", paused_ns // num_steps, Subject(), measures, basis=basis)
+        basis, ns = Basis(num_steps, is_unprofiled=True), paused_ns // num_steps
+        yield Claim("garbage_collection", ns, Subject(), measures, (0, ns), AT_MOST, basis=basis)
 
 
 def _longer_steps(timings: Timings) -> Iterator[Claim]:

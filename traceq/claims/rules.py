@@ -61,9 +61,7 @@ RULES = {
     "cold_start": Rule((LARGE,), questions_rest=True),
     "wall_time": Rule(questions_rest=True),
     "longer_steps": Rule((MOST,), questions_rest=True),
-    "garbage_collection": Rule(
-        (MODERATE,), explains=("outside_phases", "python_bound"), questions_rest=True, toggles=("@gc",)
-    ),
+    "garbage_collection": Rule((MODERATE,), explains=("outside_phases", "python_bound"), toggles=("@gc",)),
     "busy_machine": Rule((MODERATE, BUSY_CORES), is_note=True),
     "contended_cores": Rule((MODERATE, MUCH, WORKER_CORES), toggles=("@threads",)),
     "compiling": Rule((MODERATE,), explains=("cold_start",)),
