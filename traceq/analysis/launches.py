@@ -15,7 +15,7 @@ from traceq.causes.replay import replay_of
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim, Measure, Subject, by_step, measured
 from traceq.claims.limits import LARGE, MOST, MUCH, SHORT_GAP
 from traceq.facts.events.copies import copies_to_host, host_copies, ops_that_copy_to_host
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import launched_kernels, runs_compiled
 from traceq.facts.events.name_patterns import matching
@@ -204,7 +204,7 @@ def _launch_bound(trace: Trace, waits: _ShortWaits) -> Claim:
         latency_ns=latency_ns,
     )
     gain, gain_by, subject = (0, ns), AT_MOST, Subject(phase=phase if is_in_phase else "", line=line)
-    if is_replayed(trace):
+    if is_replayed(trace) and not lacks_host_ops(trace):
         gain, gain_by = (0, min(ns + latency_ns, replay_of(trace).without_host_time.most_ns)), BY_REPLAY
     return Claim("launch_bound", ns, subject, _measures(trace, waits) | measures, gain, gain_by, _remedy(trace))
 
