@@ -226,9 +226,11 @@ def _with_ranges_of_the_program(events: Events) -> Events:
 
     They are what has ops in it, and no shapes where shapes are recorded, in a trace without annotations.
     """
+    if len(events.rows(Category.ANNOTATION)):
+        return events
     ops = events.rows(Category.CPU_OP)
     unshaped = ops[events.shapes[ops] < 0]
-    if len(events.rows(Category.ANNOTATION)) or len(unshaped) == len(ops):
+    if len(unshaped) == len(ops):
         return events
     named = [name for name in events.names_among(unshaped).tolist() if not _NO_RANGE.search(events.strings[name])]
     ops = ops[np.lexsort((-events.end[ops], events.ts[ops], events.tid[ops], events.pid[ops]))]
