@@ -362,10 +362,10 @@ def _nodes(trace: Trace, rows: NDArray[np.int64], track: NDArray[np.int64], ns: 
 
     `aten::fill_` alone does not tell what is filled; `aten::convolution_backward` does.
     """
-    strings, (outermost, _) = trace.events.strings, outermost_ops(trace, track, trace.events.ts[rows])
-    sums = defaultdict[str, defaultdict[str, int]](lambda: defaultdict(int))
-    for op, node, each in zip(trace.events.name[rows].tolist(), outermost.tolist(), ns.tolist(), strict=True):
-        sums[strings[op]][strings[node] if node >= 0 else ""] += each
+    (outermost, _), strings = outermost_ops(trace, track, trace.events.ts[rows]), [*trace.events.strings, ""]
+    groups, sums = group([trace.events.name[rows], outermost]), defaultdict[str, dict[str, int]](dict)
+    for (op, node), total in zip(groups.keys.tolist(), groups.sum(ns), strict=True):
+        sums[strings[op]][strings[node]] = total
     most = {op: max(by_node.items(), key=itemgetter(1)) for op, by_node in sums.items()}
     return {
         op: f" of {node.rpartition(': ')[2]}"

@@ -24,6 +24,7 @@ from traceq.facts.timeline.phases import OPTIMIZER_STEP, optimizer_steps, update
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
+from traceq.grouping import group
 from traceq.intervals import Spans, contains, measure_within, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Report, Table, column
@@ -126,9 +127,10 @@ def _pass_ns(trace: Trace, inside: Spans, track: int, launched: NDArray[np.bool_
         selected = (ops.track == track) & contains(inside, trace.events.ts[ops.rows])
         rows, ns = ops.rows[selected], ops.ns[selected]
     selected = contains(spans(*counted.T), trace.events.ts[rows])
-    _, kind = np.unique(trace.events.name[rows[selected]], return_inverse=True)
-    by_kind = (ns[selected][kind == number] for number in range(int(kind.max(initial=-1)) + 1))
-    return max((int((of_kind - of_kind.min()).sum()) for of_kind in by_kind), default=0)
+    ns, kinds = ns[selected], group([trace.events.name[rows[selected]]])
+    shortest = np.full(len(kinds.keys), np.iinfo(np.int64).max)
+    np.minimum.at(shortest, kinds.group_ids, ns)
+    return int(kinds.totals(ns - shortest[kinds.group_ids]).max(initial=0))
 
 
 def _step_ns(trace: Trace, inside: Spans, launched: NDArray[np.bool_]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from traceq.analysis.perturbation import most_overhead_ns, perturbation_words, u
 from traceq.claims.limits import FEW
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
+from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.once import NOT_IN_A_CALL
@@ -119,6 +120,7 @@ def _rows(trace: Trace) -> list[StepRow]:
     ]
 
 
+@once_per_trace
 def _overhead(trace: Trace) -> NDArray[np.int64]:
     """Return int64[K] ns of each window in which the profiler did its own work, or kernels were being loaded.
 
