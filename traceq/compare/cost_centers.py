@@ -20,7 +20,7 @@ from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.events.forward_ops import RECOMPUTED, outermost_ops, recomputed_ops
 from traceq.facts.events.kernel_names import kernel_family
 from traceq.facts.events.kernels import is_communication
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import VENDOR, matching
 from traceq.facts.events.nesting import host_ops, nests_by_track, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -58,7 +58,6 @@ _START = "start of the loader's workers"
 _COMPILATION = "torch.compile"
 _INSTANCE = re.compile(r"_\d+$")
 _ATEN = re.compile(r"^aten::")
-_VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 
 
 @frozen(eq=False)
@@ -256,7 +255,7 @@ def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
     origin, strings = all_syncs.origin, trace.events.strings
     parts = group([all_syncs.kind, origin.op, trace.events.name[all_syncs.rows]])
     names = (
-        f"{SYNC_KINDS[kind]} {origin.texts[op] or _VENDOR.sub('', strings[call])}"
+        f"{SYNC_KINDS[kind]} {origin.texts[op] or VENDOR.sub('', strings[call])}"
         for kind, op, call in parts.keys.tolist()
     )
     line, module = _lines_and_modules(origin, texts)

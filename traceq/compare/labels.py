@@ -21,6 +21,7 @@ from traceq.causes.holds import HoldKind
 from traceq.causes.host_line import ONCE, HostLine
 from traceq.compare.cost_centers import CAUSE_KINDS, FOR, LAUNCHES, Actors, actors
 from traceq.compare.result import AND, REPLACED_BY
+from traceq.facts.events.name_patterns import VENDOR
 from traceq.facts.events.nesting import tracks
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.call_sites import line_function, origins
@@ -30,7 +31,7 @@ from traceq.grouping import group
 from traceq.intervals import span_index
 
 AND_MORE = re.compile(r" \(and (\d+) more\)$")
-_INSTANCE, _VENDOR = re.compile(r"_\d+$"), re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
+_INSTANCE = re.compile(r"_\d+$")
 
 
 @frozen
@@ -230,7 +231,7 @@ def hold_labels(line: HostLine) -> Labelled:
         else:
             what = origin.texts[op] or events.strings[name_number]
             is_copy = kind in (HoldKind.DTOH, HoldKind.HTOD, HoldKind.COPY)  # one that does not block
-            name_text = what if is_copy else f"{SYNC_KINDS[kind]} {_VENDOR.sub('', what)}"
+            name_text = what if is_copy else f"{SYNC_KINDS[kind]} {VENDOR.sub('', what)}"
             where = names[phase_number], origin.texts[line_number], origin.texts[module]
             labels.append(Label("host" if is_copy else "sync", name_text, "", *where))
     return labels, groups.group_ids

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from traceq.causes.vocabulary import in_names_of
 from traceq.facts.comm.collective_roles import ROLES, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls
+from traceq.facts.events.name_patterns import VENDOR
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
@@ -19,8 +19,6 @@ from traceq.grouping import group
 from traceq.model import Trace
 
 _Key = tuple[str, str, str, str]
-_RUNTIME = re.compile(r"^(cuda|hip)(?=[A-Z])")
-"""Of the name of a call, by which two kinds of devices differ."""
 
 
 @frozen
@@ -31,7 +29,7 @@ class CountDelta:
     """`sync` or `collective`."""
     name: str
     what: str
-    """Op of the sync, else its call without `cuda` or `hip`; role of the collective."""
+    """Op of the sync, else its call without `cuda`, `hip` or `cu`; role of the collective."""
     phase: str
     line: str
     """Of most of these syncs."""
@@ -84,7 +82,7 @@ def _syncs(trace: Trace) -> Mapping[_Key, _Count]:
     result = {}
     for index, ((kind, op, name, phase), (num, size)) in enumerate(zip(groups.keys.tolist(), sums, strict=True)):
         most = int(np.bincount(line[groups.group_ids == index]).argmax())
-        what = texts[op] if op > 0 else _RUNTIME.sub("", trace.events.strings[name])
+        what = texts[op] if op > 0 else VENDOR.sub("", trace.events.strings[name])
         key = "sync", SYNC_KINDS[kind], what, names[phase]
         result[key] = _Count(num / num_steps, size / num_steps, texts[most] if most > 0 else "")
     return result

@@ -15,6 +15,8 @@ AUTOGRAD_NODE = re.compile(r"^autograd::engine::evaluate_function")
 """Names of the ops in which autograd runs a node of the graph in a backward."""
 LAUNCHES_KERNEL = re.compile(r"^(cuda|hip|cu)\w{0,40}Launch\w{0,40}Kernel")
 """Names of the runtime calls that launch a kernel, cooperative and extended ones too."""
+VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
+"""Begin of the names of runtime calls, by which two kinds of devices differ."""
 READS_VALUE = re.compile(r"^aten::(item|_local_scalar_dense)$")
 """Names of the ops in which the program reads a value of a tensor."""
 READS_SCALAR = re.compile(r"^aten::_local_scalar_dense$")
