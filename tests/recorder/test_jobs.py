@@ -891,4 +891,4 @@ def test_what_an_agent_does_between_updates_leads_with_its_line(tmp_path: Path) 
     assert account is not None
     largest = account.training[0]
     assert (largest.name, largest.line) == ("rollout", "agent.py:12 act")
-    assert f"traceq: {account.text}" in done.stderr.splitlines()
+    assert f"traceq: {account.text()[:60]}" in done.stderr

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
 
 import typer
 
@@ -18,6 +20,7 @@ from traceq.compare.result import Diff
 from traceq.compare.verdict import cpu_time
 from traceq.engines.analyze_path import sheet_of
 from traceq.errors import TraceqError, UsageFault
+from traceq.facts.timeline.phases import COMPILING
 from traceq.library import diff
 from traceq.locations import without_secrets
 from traceq.model import WallTime
@@ -110,14 +113,14 @@ def _with_replicates(words: Sequence[str]) -> list[str]:
 
 
 def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Print where the wall time went, if much of it is not in regular steps; the verdict of each arm, or the phases.
+    """Print where the wall time went, beside arms only if much is not in regular steps; verdicts of arms, or phases.
 
     Then the commands that say more.
     """
     manifest = folder.read_manifest()
     wall_time = WallTime.of(manifest.facts_for(manifest.baseline))
-    if wall_time is not None and wall_time.is_notable:
-        say(f"traceq: {wall_time.text}")
+    if wall_time is not None and (wall_time.is_notable or len(manifest.arms) == 1):
+        say(f"traceq: {wall_time.text(*_largest_phase(folder, wall_time.rank))}")
     if len(manifest.arms) > 1:
         diffs = ranked_diffs(folder, say)
         for line in (*_baseline_step(diffs), *_verdicts(diffs), *_core_lines(_core_findings(folder))):
@@ -164,6 +167,19 @@ def _print_table(folder: RunFolder, analysis: str) -> None:
     for report in _reports(folder, analysis):
         for view in report.views:
             print_table(view.non_empty_columns, err=True)
+
+
+def _largest_phase(folder: RunFolder, rank: int) -> tuple[str, float]:
+    """Return the phase that takes most of a rank's unprofiled step, and its share in percent, both without compiling.
+
+    Compiling in steps is a part of the wall time of its own.
+    """
+    rows: list[dict[str, Any]] = []
+    for report in _reports(folder, "step_profile"):
+        rows += [row for row in report.table("step_phases").to_dicts() if row["rank"] == rank]
+    rows = [row for row in rows if row["phase"] != COMPILING]
+    largest = max(rows, key=itemgetter("mean_ns"))
+    return largest["phase"], 100 * largest["mean_ns"] / max(sum(row["mean_ns"] for row in rows), 1)
 
 
 def _reports(folder: RunFolder, analysis: str) -> Sequence[Report]:

@@ -203,11 +203,17 @@ class WallTime:
         epochs = next((part for part in self.training if part.name == "epoch"), None)
         return epochs is not None and self.renewed_workers > 0 and self.share_pct(epochs) >= NOTABLE_PCT
 
-    @property
-    def text(self) -> str:
-        """Where the training's time went, in one sentence; in a second one what avoids most of it, if that is known."""
-        named = [part for part in self.training if self.share_pct(part) >= _SMALL_PCT]
-        shares = [f"{format_value(self.share_pct(part), Unit.PERCENT)} is {part.counted_text}" for part in named]
+    def text(self, phase: str = "", phase_pct: float = 0.0) -> str:
+        """Return where the training's time went, in a sentence; in a second one what avoids most of it, if known.
+
+        `phase`: the largest one of regular steps, which takes `phase_pct` of them.
+        """
+        inside = {"regular": f" ({phase} is {format_value(phase_pct, Unit.PERCENT)} of them)"} if phase else {}
+        shares = [
+            f"{format_value(self.share_pct(part), Unit.PERCENT)} is {part.counted_text}{inside.get(part.name, '')}"
+            for part in self.training
+            if self.share_pct(part) >= _SMALL_PCT
+        ]
         of_rank = f" of rank {self.rank}" if self.num_ranks > 1 else ""
         listed = " and ".join(filter(None, (", ".join(shares[:-1]), shares[-1])))
         where = f"Of {format_value(self.training_ns, Unit.NS)} of training{of_rank}, {listed}"
