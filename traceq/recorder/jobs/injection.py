@@ -276,6 +276,7 @@ def run_injected(
             ) and time.time() > stopped_at_s + grace_s + _LEAVE_WITHIN_S:
                 on_message(f"traceq: the job has not ended within {grace_s:g} s (--grace): its processes are killed")
                 end_job({job.pid}, folder)
+                grace_s = math.inf  # once: the system may take a while to free what they hold
             if if_unloaded and load.has_failed(job):
                 on_message(if_unloaded)
                 if_unloaded = ""
