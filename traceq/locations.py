@@ -14,7 +14,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from io import BufferedReader, FileIO, RawIOBase
 from itertools import count
 from pathlib import Path, PurePosixPath
@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.frozen import frozen
 
 _URL = re.compile(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
 _HTTP = re.compile(r"(^|::)https?://")
@@ -86,7 +85,7 @@ def _without_values(query: re.Match[str]) -> str:
     return "&".join(f"{name}={_SECRET}" if equals else name and _SECRET for name, equals, _ in members)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Remote:
     """URL with the methods of a path that reading needs.
 
