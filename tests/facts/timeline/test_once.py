@@ -279,6 +279,35 @@ def test_the_op_bounds_what_a_graph_takes() -> None:
     assert us(compiled(op("Torch-Compiled Region", 120, 140))) == [[120, 260]]
 
 
+def captured_and_replayed(*names_and_replays: tuple[str, int]) -> Trace:
+    """Captures of an op of a name in turn, each replayed as often."""
+    rows = list[Event]()
+    for n, (name, num_replays) in enumerate(names_and_replays):
+        start, corr = 100 * n, 10 * n
+        rows += [call("cudaStreamBeginCapture", start, 1), op(name, start + 2, 10), launch(start + 3, 2, corr + 9)]
+        rows += [call("cudaStreamEndCapture", start + 20, 1)]
+        for index in range(num_replays):
+            at_us, replay = start + 30 + 10 * index, corr + index
+            rows += [call("cudaGraphLaunch", at_us, 2, replay), kernel(f"k_{name}", at_us + 3, 5, replay)]
+    return build(step(0, 1000), *rows)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "begins"),
+    [
+        ([("f", 2), ("f", 2), ("f", 1)], []),  # captured, replayed, captured again
+        ([("f", 1), ("f", 1), ("f", 1)], [0, 100, 200]),  # layers alike, of which each runs its graph in the same pass
+        ([("f", 0), ("f", 0), ("f", 0)], [0, 100, 200]),
+        ([("f", 3), ("g", 3)], [0, 100]),
+        ([("f", 1), ("g", 1), ("f", 3), ("g", 1)], [0, 200]),  # nothing but f's second graph may be another layer's
+    ],
+)
+def test_a_graph_that_is_captured_again_after_it_was_replayed_is_not_once(
+    graphs: list[tuple[str, int]], begins: list[float]
+) -> None:
+    assert [begin for begin, _ in us(captured_and_replayed(*graphs))] == begins
+
+
 @pytest.mark.parametrize("around", [[], [op("aten::mm", 50, 400, tid=3)]], ids=["none", "another thread's"])
 def test_without_an_op_of_its_thread_only_the_capture_is_known(around: list[Event]) -> None:
     """The host may do anything before it, such as wait for requests."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.copies import TO_DEVICE
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.graph_replays import capture_spans, capturing_calls
+from traceq.facts.events.graph_replays import single_capture_calls, single_capture_spans
 from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import host_ops, tracks
@@ -235,8 +235,8 @@ def capture_times(trace: Trace) -> Spans:
     Preparation and completion are the time in the outermost op around a capture from the last work launched before,
     other than what fills the state of random numbers, to the first launched after it.
     """
-    events, work, captures = trace.events, device_work(trace), capture_spans(trace)
-    launches, begun = sorted_unique(work.call[work.linked]), capturing_calls(trace)
+    events, work, captures = trace.events, device_work(trace), single_capture_spans(trace)
+    launches, begun = sorted_unique(work.call[work.linked]), single_capture_calls(trace)
     result = spans(*captures.T)
     for track in sorted_unique(tracks(trace)[begun]).tolist():
         ops = host_ops(trace).get(track)
