@@ -6,6 +6,7 @@ import pytest
 from builder import Event, build, call, frame, kernel, launch, memcpy, op, row, step, table
 
 from traceq.analysis.registry import analyze
+from traceq.facts.stalls.idle_time import lost_once
 from traceq.facts.stalls.syncs import is_of_timing
 from traceq.facts.timeline.once import OnceKind, capture_times, first_calls, once
 from traceq.intervals import measure
@@ -108,6 +109,17 @@ def test_overhead_that_torch_does_not_know_is_of_loading_in_a_call_and_else_the_
     """A launch of 8.79 ms held 8.73 ms of it, and `shorten what the host does` was said of its op."""
     unknown = row("overhead", "Unrecognized", 25, 790, tid=0)
     assert once(build(op("aten::fill_", 10, 920), *calls, kernel("fill", 950, 5, 1), unknown)).kind.tolist() == [kind]
+
+
+def test_the_longest_load_is_that_of_the_call_whose_parts_take_longest() -> None:
+    """A launch loads for 400 and 500, in two rows; a call that asks for a variable's address for 1,200 is longer."""
+    fills = op("aten::fill_", 10, 950), launch(15, 940, 1), kernel("fill", 960, 5, 1)
+    parts = [row("overhead", "Unrecognized", ts, dur, tid=0) for ts, dur in ((20, 400), (430, 500), (1_010, 600))]
+    short = launch(1_000, 650, 2), kernel("gemm", 1_700, 5, 2)
+    (lost,) = lost_once(build(step(0, 5_000), *fills, *short, *parts))
+    assert (lost.kind, lost.name, lost.ns) == (OnceKind.KERNEL_LOADING, "aten::fill_", 1_500_000)
+    asks = op("aten::conv2d", 2_000, 2_000), call("cudaGetSymbolAddress", 2_100, 1_200)
+    assert lost_once(build(step(0, 5_000), *fills, *short, *parts, *asks))[0].name == "cudaGetSymbolAddress"
 
 
 @pytest.mark.parametrize(("us", "is_slow"), [(9_000, False), (11_000, True)])

@@ -25,9 +25,9 @@ _WAITS = re.compile("memcpy|Synchronize", re.IGNORECASE)
 _CREATES = re.compile(r"^(cuda|hip|cu)(Stream|Event)Create")
 _ASKS_DEVICE = re.compile(r"^(cuda|hip|cu)DeviceGetAttribute$")
 _LOADS = re.compile(
-    r"^(cuda|cu|hip)(Module(Load|GetFunction)|Library(Load|Get)|Kernel(Get|Set)|Func(Get|Set)|Occupancy|Link)"
+    r"^(cuda|cu|hip)(Module(Load|GetFunction)|Library(Load|Get)|Kernel(Get|Set)|Func(Get|Set)|GetSymbol|Occupancy|Link)"
 )
-"""Calls that load the code of a kernel if it is not loaded, and else return at once."""
+"""Calls that load the code of a kernel, or the module of a variable, if it is not loaded, and else return at once."""
 
 
 @once_per_trace

@@ -27,7 +27,7 @@ from traceq.facts.timeline.python_places import lines_between_ops
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.grouping import Numbers
+from traceq.grouping import Numbers, group
 from traceq.intervals import Spans, contains, count_before, cut, sorted_unique, span_index
 from traceq.model import Category, Trace
 
@@ -252,7 +252,9 @@ def lost_once(trace: Trace) -> list[LostOnce]:
     for kind in OnceKind:
         of_kind = np.where(times.kind == kind, ns, 0)
         if of_kind.any():
-            lost.append(LostOnce(kind, _name(trace, kind, int(times.row[of_kind.argmax()])), int(of_kind.sum())))
+            by_row = group([times.row])
+            row = int(times.row[by_row.first[by_row.totals(of_kind).argmax()]])
+            lost.append(LostOnce(kind, _name(trace, kind, row), int(of_kind.sum())))
     return sorted(lost, key=lambda each: -each.ns)
 
 

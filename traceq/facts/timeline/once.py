@@ -36,7 +36,6 @@ from traceq.grouping import Groups, Numbers, group
 from traceq.intervals import (
     Spans,
     complement,
-    contains,
     earliest_owner,
     empty,
     intersect,
@@ -127,16 +126,20 @@ def _by_rows(trace: Trace) -> list[_Layer]:
     """Return what calls and rows tell by themselves to be once."""
     events, overhead = trace.events, trace.events.rows(Category.OVERHEAD)
     captures = capture_times(trace)
-    calls = events.rows(Category.RUNTIME)
-    in_call = contains(spans(events.ts[calls], events.end[calls]), events.ts[overhead])
-    is_load = matching(events, overhead, _LOADS) | (matching(events, overhead, _UNKNOWN) & in_call)
-    loads, held_up = overhead[is_load], overhead[~is_load & ~matching(events, overhead, NOT_IN_A_CALL)]
+    calls = events.by_start(events.rows(Category.RUNTIME))
+    parts, owner = earliest_owner(events.ts[calls], events.end[calls])
+    call = np.r_[calls[owner], -1][span_index(parts, events.ts[overhead])]
+    is_load = matching(events, overhead, _LOADS) | (matching(events, overhead, _UNKNOWN) & (call >= 0))
+    _, _, in_rows = _layer(trace, OnceKind.KERNEL_LOADING, overhead[is_load])
+    _, loading, in_calls = _layer(trace, OnceKind.KERNEL_LOADING, kernel_loading_calls(trace))
+    loads = np.r_[loading, np.where(call >= 0, call, overhead)[is_load]]
+    held_up = overhead[~is_load & ~matching(events, overhead, NOT_IN_A_CALL)]
     workers = _starts_and_ends_of_workers(trace)
     return [
         (OnceKind.LOADER_START, np.full(len(workers), -1), workers),
         _layer(trace, OnceKind.DEVICE_START, first_device_use(trace)),
         _layer(trace, OnceKind.LIBRARY_START, library_loading_calls(trace)),
-        _layer(trace, OnceKind.KERNEL_LOADING, np.r_[kernel_loading_calls(trace), loads]),
+        (OnceKind.KERNEL_LOADING, loads, np.concatenate([in_calls, in_rows])),
         (OnceKind.GRAPH_CAPTURE, np.full(len(captures), -1), captures),
         _layer(trace, OnceKind.PROFILER, np.r_[held_up, _long_ends_of_steps(trace)]),
         _layer(trace, OnceKind.FIRST_CALL, _plan_searches(trace)),
