@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.copies import COPY_CALL, TO_DEVICE, TO_HOST
 from traceq.facts.events.device_work import DeviceWork, device_work, session_gaps
+from traceq.facts.events.kernel_loads import kernel_loading_calls
 from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.starting_calls import kernel_loading_calls
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.blocking_copies_and_syncs import DEVICE_SYNCHRONIZE, SyncKind, blocking_calls

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from traceq.facts.events.copies import TO_DEVICE
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import single_capture_calls, single_capture_spans
+from traceq.facts.events.kernel_loads import LONG_CALL_NS, kernel_loading_calls
 from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.self_time import ALLOCATES, calls_runtime
 from traceq.facts.events.starting_calls import (
-    LONG_CALL_NS,
     first_device_use,
-    kernel_loading_calls,
     library_loading_calls,
 )
 from traceq.facts.events.unrecorded_work import unrecorded_work
