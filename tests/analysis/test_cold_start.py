@@ -7,7 +7,8 @@ from builder import Event, build, call, frame, kernel, launch, memcpy, memory, o
 
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import Claim
-from traceq.facts.events.starting_calls import kernel_loading_calls, library_loading_calls
+from traceq.facts.events.kernel_loads import kernel_loading_calls
+from traceq.facts.events.starting_calls import library_loading_calls
 from traceq.model import Run, Trace
 
 CREATION, END = (f"torch/utils/data/dataloader.py(9): {name}" for name in ("_get_iterator", "_shutdown_workers"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, build, call, kernel, launch, memcpy, op
+from builder import OTHER, Event, build, call, kernel, launch, memcpy, op, step
 
 from traceq.causes.edges import early_waits
 from traceq.causes.holds import HoldKind, HostHolds, holds, launch_queue_length
@@ -66,6 +66,31 @@ def test_a_launch_that_loads_waits_for_all_work_if_the_device_is_idle_by_then(un
     again = [row for n in (3, 4, 5) for row in (launch(n * 20_000, 5, n), kernel("new", n * 20_000 + 10, 10, n))]
     ((kind, start, names),) = kinds_and_work(build(op("forward", 0, 200_000), *running, *loading, *again))
     assert (kind, start, names) == (HoldKind.LOAD, 20, ["ncclKernel_AllReduce"] if awaited else [])
+
+
+def reading(*busy_in: int) -> Trace:
+    """Three rounds of 1,000: a thread waits for a result from 5 to 603, the host is silent from 40 to 1,000.
+
+    It is in an op meanwhile in the rounds in which it is busy.
+    """
+    rows = [step(0, 3_100), op("aten::mm", 3_000, 40)]
+    for n, start in enumerate(range(0, 3_000, 1_000)):
+        rows += [op("aten::mm", start, 40), launch(start + 10, 5, 2 * n + 1), kernel("mm", start + 20, 570, 2 * n + 1)]
+        rows += [
+            call("cudaMemcpyAsync", start + 30, 5, 2 * n + 2),
+            memcpy("DtoH (Device -> Pinned)", start + 595, 5, 2 * n + 2),
+        ]
+        rows += [call("cudaEventSynchronize", start + 5, 598, tid=OTHER)]
+        rows += [op("aten::add", start + 550, 100)] * (n in busy_in)
+    return build(*rows)
+
+
+@pytest.mark.parametrize(("busy_in", "starts"), [([], [40, 1_040, 2_040]), ([0], [1_040, 2_040]), ([0, 1], [])])
+def test_a_host_waits_for_a_thread_that_reads_results_unless_it_is_mostly_busy_then(
+    busy_in: list[int], starts: list[int]
+) -> None:
+    waits = [wait for wait in kinds_and_work(reading(*busy_in)) if wait[0] == HoldKind.THREAD]
+    assert waits == [(HoldKind.THREAD, start, ["Memcpy DtoH (Device -> Pinned)"]) for start in starts]
 
 
 def queue(num: int, blocked_from: int, blocked_us: float) -> Trace:

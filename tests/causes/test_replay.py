@@ -48,6 +48,27 @@ def test_a_deep_queue_absorbs_a_stall() -> None:
     assert saved(step(0, 100), *queue, *late)["event syncs"] == 0
 
 
+def test_launches_into_a_full_queue_wait_no_longer_than_the_collectives_before_them() -> None:
+    """From the 951st on each launch returns as the next of 60 collectives of 100 ends; else it takes 1, or 8 to wait.
+
+    500 launches for another device wait all that time behind a collective, too, in a queue of their own.
+    """
+    nccl, length, other, num = "ncclDevKernel_AllReduce", 950, 500, 1_010
+    rows, begin = [launch(0, 0.5, 1), kernel(nccl, 5, 7_000, 1, stream=20, device=1)], 1.0
+    for n in range(1, other):
+        rows += [launch(begin, 0.5, n + 1), kernel("gemm", 7_010 + n, 0.5, n + 1, stream=20, device=1)]
+        begin += 1
+    for n in range(num):
+        returns = max(begin + 0.5, 600 + 100 * (n - length + 1))
+        name, start, dur = (nccl, 600 + 100 * n, 100) if n < 60 else ("gemm", 6_600 + n, 0.5)
+        corr = other + n + 1
+        rows += [launch(begin, returns - begin, corr), kernel(name, start, dur, corr)]
+        begin = returns + 0.5
+    results = {r["removed"]: r for r in table(build(step(0, begin), *rows), "replay")}
+    remains_us = results["communication"]["step_ns"] / 1000
+    assert other + num < remains_us < 1.5 * (other + num)
+
+
 @pytest.mark.parametrize(("category", "least_us", "most_us"), [("overhead", 0, 350), ("cpu_op", 4_900, 5_100)])
 def test_a_wait_that_only_hides_what_is_once_gives_nothing_back(category: str, least_us: int, most_us: int) -> None:
     """253 ms were to be saved of a rest in which the device idles for 234: 40 of them behind the start of a library."""

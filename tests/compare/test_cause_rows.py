@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, step
+from builder import OTHER, Event, annotation, build, call, frame, kernel, launch, memcpy, op, step
 from item_trace import with_item
 from simulator import US, run_of
 from simulator.meetings import Late, Meetings
@@ -189,6 +189,28 @@ def test_where_threads_launch_side_by_side_the_op_of_one_is_told() -> None:
     assert sum(cause.delta_ns for cause in causes) == traced.delta_ns > 250_000
     assert [cause.name for cause in causes if cause.names_a_change] == ["aten::mm"]
     assert causes[0].delta_ns == pytest.approx(traced.delta_ns, rel=0.1)
+
+
+def served(kernel_us: float) -> Trace:
+    """Rounds that a kernel takes, after which a thread has read its result, or an op that ends at 550; then 97 more."""
+    rows, start, ends_us = list[Event](), 0.0, max(550, 25 + kernel_us + 8)
+    for n in range(6):
+        first, second = 2 * n + 1, 2 * n + 2
+        rows += [step(start, ends_us + 97, n), op("aten::mm", start, 40), op("aten::prepare", start + 150, 400)]
+        rows += [launch(start + 10, 5, first), kernel("gemm", start + 25, kernel_us, first)]
+        copied_us = start + 25 + kernel_us
+        rows += [call("cudaMemcpyAsync", start + 30, 5, second)]
+        rows += [memcpy("DtoH (Device -> Pinned)", copied_us + 1, 4, second)]
+        rows += [call("cudaEventSynchronize", start + 37, copied_us + 8 - start - 37, tid=OTHER)]
+        start += ends_us + 97
+    return build(*rows)
+
+
+def test_a_host_that_waits_for_a_thread_that_reads_results_waits_for_kernels() -> None:
+    """On the one side the result is there at 603, on the other at 233, while the host prepares until 550."""
+    delta, causes = causes_of(served(570), served(200))
+    assert delta < -53
+    assert deltas(causes) == {"aten::mm > gemm": delta}
 
 
 def test_an_exposed_host_op_costs_its_time() -> None:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from traceq.causes.holds import HoldKind, HostHolds, holds
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernel_loads import kernel_loading_calls
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.starting_calls import kernel_loading_calls
 from traceq.facts.timeline.active_thread import HandOvers, ThreadChains, chain_of, hand_overs
 from traceq.facts.timeline.steps import extent, steps
 from traceq.frozen import frozen

@@ -94,7 +94,7 @@ def rank_edges(graph: RankGraph, queue_length: int) -> Edges:
 
 def edges_of_one(graph: RankGraph, queue_length: int) -> Edges:
     """Return the edges of a single recording, sorted by target; all are in both sides, which share their columns."""
-    parts = _parts(graph, queue_length)
+    parts = [*_parts(graph, queue_length), _full_queue_edges(graph)]
     target = np.concatenate([part.target for part in parts])
     order = np.argsort(target, kind="stable")
     source, kind, a = (

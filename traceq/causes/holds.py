@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.copies import COPY_CALL, TO_DEVICE, TO_HOST
 from traceq.facts.events.device_work import DeviceWork, device_work, session_gaps
+from traceq.facts.events.kernel_loads import kernel_loading_calls
 from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.starting_calls import kernel_loading_calls
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.timeline.active_thread import launching_threads, silent_spans
 from traceq.facts.timeline.blocking_copies_and_syncs import DEVICE_SYNCHRONIZE, SyncKind, blocking_calls
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
-from traceq.intervals import ascending, sorted_unique
+from traceq.intervals import ascending, sorted_unique, span_index
 from traceq.model import Category, Trace
 
 _FREE = re.compile(r"Free")
@@ -99,14 +100,16 @@ def holds(trace: Trace, queue_length: int, *, for_replay: bool) -> HostHolds:
     load_wait, load_work = _waits_of_loads(trace, work, loads)
     has_awaited = copy_kind != HoldKind.COPY
     silent_start, silent_end, silent_work = _silent_waits(trace, work) if for_replay else (copies[:0],) * 3
-    without_call, silent = np.full(len(rows) + len(silent_work), -1), np.full(len(silent_work), HoldKind.SILENT)
+    read_start, read_end, read_work = _waits_for_readers(trace, work)
+    silent = np.repeat([int(HoldKind.SILENT), int(HoldKind.THREAD)], [len(silent_work), len(read_work)])
+    without_call = np.full(len(rows) + len(silent), -1)
     by_kind = (synchronizes, HoldKind.DEVICE), (loads, HoldKind.LOAD), (queued, HoldKind.QUEUE)
     others = copy_kind, *(np.full(len(calls), int(of_kind)) for calls, of_kind in by_kind), silent
     first_silent = len(row) + len(rows)
     return HostHolds(
         kind=np.r_[kind, *others],
-        start=np.r_[waits.start, events.ts[rows], silent_start],
-        end=np.r_[waits.end, events.end[rows], silent_end],
+        start=np.r_[waits.start, events.ts[rows], silent_start, read_start],
+        end=np.r_[waits.end, events.end[rows], silent_end, read_end],
         row=np.r_[row, rows, np.full(len(silent), -1)],
         call=np.r_[waits.call, without_call],
         wait=np.r_[
@@ -117,7 +120,7 @@ def holds(trace: Trace, queue_length: int, *, for_replay: bool) -> HostHolds:
             first_synchronize + len(synchronizes) + load_wait,
             first_silent + np.arange(len(silent)),
         ],
-        work=np.r_[waits.work, copy_work[has_awaited], free_work, all_work, load_work, silent_work],
+        work=np.r_[waits.work, copy_work[has_awaited], free_work, all_work, load_work, silent_work, read_work],
     )
 
 
@@ -206,6 +209,28 @@ def _silent_waits(trace: Trace, work: DeviceWork) -> tuple[NDArray[np.int64], ND
     is_silence = (index >= 0) & (end - work.end[awaited] <= _MAX_DELAY_NS) & (end - start >= _MIN_SILENCE_NS)
     is_wait = is_silence & (work.start[awaited] - start <= (end - start) // 10)
     return start[is_wait], end[is_wait], awaited[is_wait]
+
+
+def _waits_for_readers(
+    trace: Trace, work: DeviceWork
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return (start, end, awaited work) of waits for a thread that waits for copies to the host and launches nothing.
+
+    Engines of inference read results on such a thread. A host that waits for it is silent when most of its waits end,
+    each after a copy; one that does not is busy then.
+    """
+    blocking, threads = blocking_calls(trace), launching_threads(trace)
+    reads = np.flatnonzero(~np.isin(blocking.track, threads) & ~blocking.is_alloc)
+    copies = np.flatnonzero(matching(trace.events, work.rows, TO_HOST))
+    if not len(reads) or not len(copies):
+        return reads[:0], reads[:0], reads[:0]
+    copies = copies[np.argsort(work.end[copies], kind="stable")]
+    end, silent = blocking.end[reads], silent_spans(trace, threads)
+    index, last = span_index(silent, end), np.searchsorted(work.end[copies], end, "right") - 1
+    is_wait = (index >= 0) & (last >= 0) & (end - work.end[copies[last]] <= _MAX_DELAY_NS)
+    _, thread, num = np.unique(blocking.track[reads], return_inverse=True, return_counts=True)
+    is_wait &= (2 * np.bincount(thread, is_wait) > num)[thread]
+    return np.maximum(silent[index, 0], blocking.start[reads])[is_wait], end[is_wait], copies[last[is_wait]]
 
 
 def _waits_of_loads(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, build, call, kernel, launch, row, step
+from builder import Event, build, call, kernel, launch, memcpy, row, step
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.stream_waits import stream_waits
@@ -43,6 +43,15 @@ def test_a_recorded_event_says_what_a_stream_waits_for(
     stream: int, record: int, expected: list[tuple[str, str]]
 ) -> None:
     assert sorted(waits_of(*recorded(stream, record))) == expected
+
+
+@pytest.mark.parametrize("name", ["cudaMemcpyAsync", "cudaGraphLaunch"])
+def test_the_second_half_of_a_copy_by_way_of_the_host_waits_for_the_first(name: str) -> None:
+    """It begins 14 later, which coincides with nothing. In a graph they are copies of their own."""
+    first = launch(0, 1, 1), kernel("a", 5, 500, 1, stream=16)
+    halves = memcpy("DtoH (Device -> Device)", 510, 2, 2, 16), memcpy("HtoD (Device -> Device)", 526, 2, 2, 9)
+    expected = [("Memcpy HtoD (Device -> Device)", "Memcpy DtoH (Device -> Device)")] * (name == "cudaMemcpyAsync")
+    assert waits_of(step(0, 600), *first, call(name, 2, 1, 2), *halves) == expected
 
 
 def test_of_very_many_streams_a_call_waits_for_those_that_ended_last() -> None:

@@ -17,6 +17,8 @@ from traceq.analysis.registry import analyze
 from traceq.compare.attribution import accounts
 from traceq.compare.diff import diff
 from traceq.facts.events.unrecorded_work import unrecorded_work
+from traceq.facts.stalls.idle_time import lost_once
+from traceq.facts.timeline.once import OnceKind
 from traceq.facts.timeline.steps import steps
 from traceq.kineto.read import read_trace
 from traceq.model import Run, Trace
@@ -48,6 +50,21 @@ def test_launches_without_a_row_of_the_device_are_told(num_rows: int, warns: boo
     kernels = [kernel("add", 20 * number + 8, 5, number + 1) for number in range(num_rows)]
     caveats = analyze(Run("", (build(op("aten::add", 0, 6_000), *launches, *kernels),)), "coverage").caveats
     assert any(caveat.text.startswith("100 of 300 ") for caveat in caveats) == warns
+
+
+@pytest.mark.parametrize(("took_us", "expected"), [(3_000, []), (10, [[1_010, 6_000]])])
+def test_the_device_that_loads_a_kernel_after_its_launch_has_returned_loads_it_once(
+    took_us: int, expected: list[list[int]]
+) -> None:
+    """The calls of five first launches took 2 to 24 ms, and their kernels began 1.7 to 2.4 ms after these."""
+    first = launch(1_000, took_us, 100), kernel("new", 6_000, 5, 100)
+    again = [
+        row for n in range(1, 5) for row in (launch(7_000 + n, 1, 100 + n), kernel("new", 7_100 + 9 * n, 5, 100 + n))
+    ]
+    trace = build(step(0, 8_000), *run_of(10), *first, *again)
+    assert us(trace) == expected
+    lost = [(each.kind, each.name, each.ns) for each in lost_once(trace)]
+    assert lost == ([] if expected else [(OnceKind.KERNEL_LOADING, "cudaLaunchKernel", 5_000_000)])
 
 
 def test_usual_launch_latency_is_none() -> None:

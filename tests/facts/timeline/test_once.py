@@ -6,6 +6,7 @@ import pytest
 from builder import Event, build, call, frame, kernel, launch, memcpy, op, row, step, table
 
 from traceq.analysis.registry import analyze
+from traceq.facts.stalls.idle_time import lost_once
 from traceq.facts.stalls.syncs import is_of_timing
 from traceq.facts.timeline.once import OnceKind, capture_times, first_calls, once
 from traceq.intervals import measure
@@ -108,6 +109,17 @@ def test_overhead_that_torch_does_not_know_is_of_loading_in_a_call_and_else_the_
     """A launch of 8.79 ms held 8.73 ms of it, and `shorten what the host does` was said of its op."""
     unknown = row("overhead", "Unrecognized", 25, 790, tid=0)
     assert once(build(op("aten::fill_", 10, 920), *calls, kernel("fill", 950, 5, 1), unknown)).kind.tolist() == [kind]
+
+
+def test_the_longest_load_is_that_of_the_call_whose_parts_take_longest() -> None:
+    """A launch loads for 400 and 500, in two rows; a call that asks for a variable's address for 1,200 is longer."""
+    fills = op("aten::fill_", 10, 950), launch(15, 940, 1), kernel("fill", 960, 5, 1)
+    parts = [row("overhead", "Unrecognized", ts, dur, tid=0) for ts, dur in ((20, 400), (430, 500), (1_010, 600))]
+    short = launch(1_000, 650, 2), kernel("gemm", 1_700, 5, 2)
+    (lost,) = lost_once(build(step(0, 5_000), *fills, *short, *parts))
+    assert (lost.kind, lost.name, lost.ns) == (OnceKind.KERNEL_LOADING, "aten::fill_", 1_500_000)
+    asks = op("aten::conv2d", 2_000, 2_000), call("cudaGetSymbolAddress", 2_100, 1_200)
+    assert lost_once(build(step(0, 5_000), *fills, *short, *parts, *asks))[0].name == "cudaGetSymbolAddress"
 
 
 @pytest.mark.parametrize(("us", "is_slow"), [(9_000, False), (11_000, True)])
@@ -277,6 +289,35 @@ def test_a_graph_takes_the_time_between_launches_in_the_op_that_captures_it(num_
 
 def test_the_op_bounds_what_a_graph_takes() -> None:
     assert us(compiled(op("Torch-Compiled Region", 120, 140))) == [[120, 260]]
+
+
+def captured_and_replayed(*names_and_replays: tuple[str, int]) -> Trace:
+    """Captures of an op of a name in turn, each replayed as often."""
+    rows = list[Event]()
+    for n, (name, num_replays) in enumerate(names_and_replays):
+        start, corr = 100 * n, 10 * n
+        rows += [call("cudaStreamBeginCapture", start, 1), op(name, start + 2, 10), launch(start + 3, 2, corr + 9)]
+        rows += [call("cudaStreamEndCapture", start + 20, 1)]
+        for index in range(num_replays):
+            at_us, replay = start + 30 + 10 * index, corr + index
+            rows += [call("cudaGraphLaunch", at_us, 2, replay), kernel(f"k_{name}", at_us + 3, 5, replay)]
+    return build(step(0, 1000), *rows)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "begins"),
+    [
+        ([("f", 2), ("f", 2), ("f", 1)], []),  # captured, replayed, captured again
+        ([("f", 1), ("f", 1), ("f", 1)], [0, 100, 200]),  # layers alike, of which each runs its graph in the same pass
+        ([("f", 0), ("f", 0), ("f", 0)], [0, 100, 200]),
+        ([("f", 3), ("g", 3)], [0, 100]),
+        ([("f", 1), ("g", 1), ("f", 3), ("g", 1)], [0, 200]),  # nothing but f's second graph may be another layer's
+    ],
+)
+def test_a_graph_that_is_captured_again_after_it_was_replayed_is_not_once(
+    graphs: list[tuple[str, int]], begins: list[float]
+) -> None:
+    assert [begin for begin, _ in us(captured_and_replayed(*graphs))] == begins
 
 
 @pytest.mark.parametrize("around", [[], [op("aten::mm", 50, 400, tid=3)]], ids=["none", "another thread's"])

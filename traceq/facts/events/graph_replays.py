@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching, rows_named
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import op_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.intervals import Spans, sorted_unique, span_index
@@ -103,9 +103,36 @@ def nodes_of_replays(trace: Trace, replayed: NDArray[np.bool_], recorded: Captur
     return result
 
 
-def capturing_calls(trace: Trace) -> NDArray[np.int64]:
-    """Return the rows of calls that begin to capture a graph."""
-    return rows_named(trace.events, _BEGIN, Category.RUNTIME)
+def single_capture_calls(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of calls that begin to capture a graph, but for captures that recur."""
+    calls = rows_named(trace.events, _BEGIN, Category.RUNTIME)
+    return calls[~np.isin(trace.events.ts[calls], capture_spans(trace)[_recurs(trace), 0])]
+
+
+def single_capture_spans(trace: Trace) -> Spans:
+    """Return when CUDA graphs are captured, but for captures that recur, by begin."""
+    return capture_spans(trace)[~_recurs(trace)]
+
+
+@once_per_trace
+def _recurs(trace: Trace) -> NDArray[np.bool_]:
+    """Return which of `capture_spans` capture the same launches as another, between which a graph is replayed again.
+
+    A cold start captures the same launches more than once, too: of each layer, which it replays at most once then.
+    """
+    events, spans, recorded = trace.events, capture_spans(trace), captures(trace)
+    launches = np.sort(events.ts[rows_named(events, _REPLAY, Category.RUNTIME)])
+    num_replayed_again = np.searchsorted(launches, spans[:, 0]) - np.arange(len(spans))
+    op = op_nests(trace).rows_at(tracks(trace)[recorded.rows], events.ts[recorded.rows])
+    content = np.column_stack([events.name[recorded.rows], np.where(op >= 0, events.name[op], -1)])
+    last: dict[bytes, int] = {}
+    result = np.zeros(len(spans), np.bool_)
+    nodes = np.split(content, recorded.first[1:])
+    for index, rows in zip(np.flatnonzero(np.isin(spans[:, 1], recorded.ts)).tolist(), nodes, strict=False):
+        before = last.get(rows.tobytes(), index)
+        result[[before, index]] |= num_replayed_again[index] > num_replayed_again[before]
+        last[rows.tobytes()] = index
+    return result
 
 
 @once_per_trace

@@ -7,6 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.copies import COPY_CALL
 from traceq.facts.events.device_work import DeviceWork, device_work, first_index, launch_times, stream_number
 from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import tracks
@@ -60,7 +61,7 @@ def recorded_events(trace: Trace, calls: NDArray[np.int64]) -> tuple[NDArray[np.
 class StreamWaits:
     """X edges between streams: `work` and `on` int64[X] into DeviceWork; `work` starts after the end of `on`.
 
-    `is_recorded` bool[X]: the trace names the event; else the edge is inferred.
+    `is_recorded` bool[X]: the trace names the event, or both are of one copy; else the edge is inferred.
     """
 
     work: NDArray[np.int64]
@@ -86,11 +87,12 @@ def stream_waits(trace: Trace) -> StreamWaits:
     event_stream, recorded_ns = recorded_events(trace, calls)
     is_recorded = event_stream >= 0
     by_event = _edges_of_events(trace, work, *(column[is_recorded] for column in (delayed, event_stream, recorded_ns)))
+    of_copies = _edges_of_copies(trace, work)
     by_call = _edges_of_calls(work, launch_order, sorted_unique(delayed[~is_recorded & (delayed >= 0)]))
     by_time = _coincident_edges(trace, work, launch_order, calls)
-    keys = [waiting * len(work) + on for waiting, on in (by_event, by_call, by_time)]
+    keys = [waiting * len(work) + on for waiting, on in (by_event, of_copies, by_call, by_time)]
     pairs = sorted_unique(*keys)
-    return StreamWaits(*np.divmod(pairs, max(len(work), 1)), np.isin(pairs, keys[0]))
+    return StreamWaits(*np.divmod(pairs, max(len(work), 1)), np.isin(pairs, np.concatenate(keys[:2])))
 
 
 def _first_delayed(
@@ -128,6 +130,20 @@ def _edges_of_events(
     waits = (waiting >= 0) & (on >= 0) & (work.stream[waiting] != work.stream[on])
     waits &= work.end[on] <= work.start[waiting]
     return waiting[waits], on[waits]
+
+
+def _edges_of_copies(trace: Trace, work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (work, on): the halves of a copy between devices that have no access to each other, from and to the host.
+
+    One call launches both, each on a stream of its own device.
+    """
+    copies = np.flatnonzero(work.linked & (trace.events.category[work.rows] == Category.MEMCPY))
+    copies = copies[matching(trace.events, work.call[copies], COPY_CALL)]
+    copies = copies[np.argsort(work.call[copies], kind="stable")]
+    on, waiting = copies[:-1], copies[1:]
+    follows = (work.call[waiting] == work.call[on]) & (work.stream[waiting] != work.stream[on])
+    follows &= work.end[on] <= work.start[waiting]
+    return waiting[follows], on[follows]
 
 
 def _edges_of_calls(

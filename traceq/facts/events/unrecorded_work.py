@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.copies import COPY_CALL, TO_HOST
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.graph_replays import capture_spans
+from traceq.facts.events.kernel_loads import kernel_loading_calls
 from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching, rows_named
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import Spans, contains, count_before, empty, sorted_unique, spans
@@ -46,23 +47,44 @@ def unrecorded_work(trace: Trace) -> Spans:
     """Return when no recorded work runs although the device must be busy: int64[N, 2] ns.
 
     From when the earliest of the launched ops could have started until one does, if that takes far longer than launches
-    of the trace take; before the first recorded work also while the host waits for the device.
+    of the trace take, and its call loaded nothing; before the first recorded work also while the host waits for the
+    device.
     """
     if trace.only is not None:
         return np.array(trace.only.unrecorded_ns, np.int64).reshape(-1, 2)
+    late, loading, limit = _late_starts(trace)
+    waited = _waits_for_first_work(trace, device_work(trace), limit) if limit else empty()
+    return spans(*np.concatenate([waited, late[loading < 0]]).T)
+
+
+def ends_of_loads(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
+    """Return when a device that idles loads a kernel after the call that does has returned, and the rows of the calls.
+
+    int64[L, 2] ns, ascending, and int64[L]. Before the first work a device may be busy with what was launched earlier.
+    """
+    late, loading, _ = _late_starts(trace)
+    return late[loading >= 0], loading[loading >= 0]
+
+
+@once_per_trace
+def _late_starts(trace: Trace) -> tuple[Spans, NDArray[np.int64], int]:
+    """Return from when work could have started that starts late, until it does: int64[K, 2] ns, ascending.
+
+    And int64[K] the rows of the calls that load its kernel, -1 for other work and the first, and the delay in ns from
+    which on a start is late, 0 where none can be.
+    """
     work = device_work(trace)
-    if not work.linked.any():
-        return empty()
     idle = _idle(work)
-    if not len(idle):  # no work takes any time
-        return empty()
+    if not work.linked.any() or not len(idle):  # no work takes any time
+        return empty(), work.call[:0], 0
     ready, op = _earliest_ready(trace, work, idle[:, 1])
     since = np.maximum(idle[:, 0], ready)
     delay = np.where(op >= 0, idle[:, 1] - since, 0)
     limit = _limit(delay)
     late = np.flatnonzero((delay > limit) & ~_is_gated(trace, work, op))
-    waited = _waits_for_first_work(trace, work, limit)
-    return spans(np.r_[waited[:, 0], since[late]], np.r_[waited[:, 1], idle[late, 1]])
+    calls = work.call[op[late]]
+    loads = np.isin(calls, kernel_loading_calls(trace)) & (late > 0)
+    return np.column_stack([since[late], idle[late, 1]]), np.where(loads, calls, -1), limit
 
 
 def _idle(work: DeviceWork) -> Spans:

@@ -15,6 +15,7 @@ from traceq.claims.limits import NEARLY_ALL
 from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.name_patterns import matching, unique_inverse
 from traceq.facts.events.nesting import host_boundaries, host_ops, thread_nests, tracks
+from traceq.facts.events.unrecorded_work import ends_of_loads
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
@@ -27,7 +28,7 @@ from traceq.facts.timeline.python_places import lines_between_ops
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.grouping import Numbers
+from traceq.grouping import Numbers, group
 from traceq.intervals import Spans, contains, count_before, cut, sorted_unique, span_index
 from traceq.model import Category, Trace
 
@@ -246,13 +247,18 @@ def lost_once(trace: Trace) -> list[LostOnce]:
     """Return the time by kind, the longest first."""
     done, times = activity(trace), once(trace)
     pieces = np.flatnonzero(in_counted_steps(trace) & (done.category == TimeCategory.ONCE))
-    ns = np.zeros(len(times.parts), np.int64)
-    np.add.at(ns, span_index(times.parts, done.parts[pieces, 0]), done.ns[pieces])
+    index = span_index(times.parts, done.parts[pieces, 0])
+    loads, calls = ends_of_loads(trace)
+    in_loads = np.r_[calls, -1][span_index(loads, done.parts[pieces, 0])]
+    kind = np.where(index >= 0, np.r_[times.kind, -1][index], OnceKind.KERNEL_LOADING)
+    by_row = group([kind, np.where(index >= 0, np.r_[times.row, -1][index], in_loads)])
+    ns = by_row.totals(done.ns[pieces])
     lost = []
-    for kind in OnceKind:
-        of_kind = np.where(times.kind == kind, ns, 0)
-        if of_kind.any():
-            lost.append(LostOnce(kind, _name(trace, kind, int(times.row[of_kind.argmax()])), int(of_kind.sum())))
+    for of_kind in OnceKind:
+        rows = np.flatnonzero((by_row.keys[:, 0] == of_kind) & (ns > 0))
+        if len(rows):
+            longest = int(by_row.keys[rows[ns[rows].argmax()], 1])
+            lost.append(LostOnce(of_kind, _name(trace, of_kind, longest), int(ns[rows].sum())))
     return sorted(lost, key=lambda each: -each.ns)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.graph_replays import capture_spans, capturing_calls
+from traceq.facts.events.graph_replays import single_capture_calls, single_capture_spans
 from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import FREE_CALL, READS_SCALAR, matching, rows_named
 from traceq.facts.events.nesting import host_ops, surroundings, tracks
@@ -212,7 +212,7 @@ def is_in_graph_capture(trace: Trace) -> NDArray[np.bool_]:
     Without such an op: in a capture, or before one on the same thread that launches no other work in between.
     """
     events, waits, row_track = trace.events, syncs(trace), tracks(trace)
-    calls = capturing_calls(trace)
+    calls = single_capture_calls(trace)
     inside = _is_in_or_before_capture(trace, calls)
     for track, ops in host_ops(trace).items() if len(calls) else ():
         index = ops.innermost_at(events.ts[calls[row_track[calls] == track]])
@@ -228,7 +228,7 @@ def _is_in_or_before_capture(trace: Trace, begins: NDArray[np.int64]) -> NDArray
     `begins` are the rows of calls that begin a capture.
     """
     events, waits, work, row_track = trace.events, syncs(trace), device_work(trace), tracks(trace)
-    captures = contains(capture_spans(trace), waits.start)
+    captures = contains(single_capture_spans(trace), waits.start)
     for track in sorted_unique(row_track[begins]).tolist():
         on_track = np.flatnonzero(row_track[waits.rows] == track)
         begin_ns = np.sort(events.ts[begins[row_track[begins] == track]])

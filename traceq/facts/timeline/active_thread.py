@@ -166,7 +166,7 @@ def hand_overs(trace: Trace, chains: ThreadChains) -> HandOvers:
     A chain that resumes at most 100 us after another one fell silent was waiting for it. A chain other than the main
     one was waiting for work: for the main one, if for none that fell silent.
     """
-    silences = [_silences(trace, threads) for threads in chains] if len(chains) > 1 else [empty()]
+    silences = [silent_spans(trace, threads) for threads in chains] if len(chains) > 1 else [empty()]
     chain = np.repeat(np.arange(len(chains)), [len(parts) for parts in silences])
     start, end = np.concatenate(silences).T
     latest, giver = np.full(len(chain), np.iinfo(np.int64).min), np.full(len(chain), -1)
@@ -215,7 +215,7 @@ def _launched_names(trace: Trace, threads: tuple[int, ...]) -> Counter[str]:
     return Counter({events.strings[name]: count for name, count in zip(names.tolist(), num.tolist(), strict=True)})
 
 
-def _silences(trace: Trace, threads: tuple[int, ...]) -> Spans:
+def silent_spans(trace: Trace, threads: tuple[int, ...]) -> Spans:
     """Return when none of the threads is in an op or a call for 100 us, or ever again: until `_NEVER`."""
     events, row_track = trace.events, tracks(trace)
     rows = events.rows(Category.CPU_OP, Category.RUNTIME)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernel_loads import LONG_CALL_NS
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.starting_calls import LONG_CALL_NS
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.active_thread import active_thread, launching_threads

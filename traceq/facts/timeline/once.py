@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.copies import TO_DEVICE
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.graph_replays import capture_spans, capturing_calls
+from traceq.facts.events.graph_replays import single_capture_calls, single_capture_spans
+from traceq.facts.events.kernel_loads import LONG_CALL_NS, kernel_loading_calls
 from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.self_time import ALLOCATES, calls_runtime
 from traceq.facts.events.starting_calls import (
-    LONG_CALL_NS,
     first_device_use,
-    kernel_loading_calls,
     library_loading_calls,
 )
 from traceq.facts.events.unrecorded_work import unrecorded_work
@@ -36,7 +35,6 @@ from traceq.grouping import Groups, Numbers, group
 from traceq.intervals import (
     Spans,
     complement,
-    contains,
     earliest_owner,
     empty,
     intersect,
@@ -127,16 +125,20 @@ def _by_rows(trace: Trace) -> list[_Layer]:
     """Return what calls and rows tell by themselves to be once."""
     events, overhead = trace.events, trace.events.rows(Category.OVERHEAD)
     captures = capture_times(trace)
-    calls = events.rows(Category.RUNTIME)
-    in_call = contains(spans(events.ts[calls], events.end[calls]), events.ts[overhead])
-    is_load = matching(events, overhead, _LOADS) | (matching(events, overhead, _UNKNOWN) & in_call)
-    loads, held_up = overhead[is_load], overhead[~is_load & ~matching(events, overhead, NOT_IN_A_CALL)]
+    calls = events.by_start(events.rows(Category.RUNTIME))
+    parts, owner = earliest_owner(events.ts[calls], events.end[calls])
+    call = np.r_[calls[owner], -1][span_index(parts, events.ts[overhead])]
+    is_load = matching(events, overhead, _LOADS) | (matching(events, overhead, _UNKNOWN) & (call >= 0))
+    _, _, in_rows = _layer(trace, OnceKind.KERNEL_LOADING, overhead[is_load])
+    _, loading, in_calls = _layer(trace, OnceKind.KERNEL_LOADING, kernel_loading_calls(trace))
+    loads = np.r_[loading, np.where(call >= 0, call, overhead)[is_load]]
+    held_up = overhead[~is_load & ~matching(events, overhead, NOT_IN_A_CALL)]
     workers = _starts_and_ends_of_workers(trace)
     return [
         (OnceKind.LOADER_START, np.full(len(workers), -1), workers),
         _layer(trace, OnceKind.DEVICE_START, first_device_use(trace)),
         _layer(trace, OnceKind.LIBRARY_START, library_loading_calls(trace)),
-        _layer(trace, OnceKind.KERNEL_LOADING, np.r_[kernel_loading_calls(trace), loads]),
+        (OnceKind.KERNEL_LOADING, loads, np.concatenate([in_calls, in_rows])),
         (OnceKind.GRAPH_CAPTURE, np.full(len(captures), -1), captures),
         _layer(trace, OnceKind.PROFILER, np.r_[held_up, _long_ends_of_steps(trace)]),
         _layer(trace, OnceKind.FIRST_CALL, _plan_searches(trace)),
@@ -235,8 +237,8 @@ def capture_times(trace: Trace) -> Spans:
     Preparation and completion are the time in the outermost op around a capture from the last work launched before,
     other than what fills the state of random numbers, to the first launched after it.
     """
-    events, work, captures = trace.events, device_work(trace), capture_spans(trace)
-    launches, begun = sorted_unique(work.call[work.linked]), capturing_calls(trace)
+    events, work, captures = trace.events, device_work(trace), single_capture_spans(trace)
+    launches, begun = sorted_unique(work.call[work.linked]), single_capture_calls(trace)
     result = spans(*captures.T)
     for track in sorted_unique(tracks(trace)[begun]).tolist():
         ops = host_ops(trace).get(track)

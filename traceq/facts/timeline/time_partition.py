@@ -25,7 +25,7 @@ from traceq.facts.events.device_work import (
 from traceq.facts.events.kernels import COMMUNICATION_OP, COMMUNICATION_ROW, is_communication, is_spin_wait
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.unrecorded_work import unrecorded_work
+from traceq.facts.events.unrecorded_work import ends_of_loads, unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, blocking_calls
 from traceq.facts.timeline.compilations import compiling
@@ -173,8 +173,8 @@ def _device_activity(trace: Trace) -> Activity:
     launch_ends = trace.events.end[work.call[work.linked]]
     opening = _opening(trace, work)
     ends = calls.start, calls.end, labels.main.parts.ravel(), unrecorded(trace).ravel(), opening.since
-    only_once = once(trace).parts
-    of_host = _compiling(trace).ravel(), only_once.ravel(), search_spans(trace).ravel()
+    only_once, loads = once(trace).parts, ends_of_loads(trace)[0]
+    of_host = _compiling(trace).ravel(), only_once.ravel(), search_spans(trace).ravel(), loads.ravel()
     pieces = _pieces(trace, work.start, work.end, launch_ends, *of_host, *ends)
     start = pieces[:, 0]
     category, owner = np.full(len(start), -1, np.int8), np.full(len(start), -1, np.int32)
@@ -200,6 +200,8 @@ def _device_activity(trace: Trace) -> Activity:
     category[unlaunched[contains(only_once, start[unlaunched])]] = TimeCategory.ONCE
     searched = _is_search(trace, work, start, owner)
     category[searched], call[searched] = TimeCategory.ONCE, -1
+    loading = idle[contains(loads, start[idle])]
+    category[loading], call[loading] = TimeCategory.ONCE, -1
     hidden = idle[contains(unrecorded(trace), start[idle])]
     category[hidden], call[hidden] = TimeCategory.UNRECORDED, -1
     by_work = np.isin(category, (*BUSY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY))
