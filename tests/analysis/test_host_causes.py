@@ -7,6 +7,7 @@ from builder import Event, annotation, build, frame, kernel, launch, op, step, t
 
 from traceq.analysis.registry import analyze
 from traceq.claims.claim import BY_REPLAY, Claim, Subject
+from traceq.claims.saying import evidence_of
 from traceq.model import Run, Trace
 
 
@@ -91,3 +92,23 @@ def test_what_a_loader_does_until_its_first_batch_is_apart_from_the_waits_that_r
     measures = host_bound(build(*rows)).measures
     assert str(measures["places"]).startswith(places)
     assert measures.get("place") == place  # where something can be shortened
+
+
+def test_of_ranks_that_differ_each_may_be_the_one_that_gains() -> None:
+    """Two of eight ranks waited for their hosts for 227 and 8 ms: a mean of 117, and a gain of 109, are of neither."""
+    waits_us = {0: 600, 1: 100}
+    info = {"backend": "nccl", "world_size": 4}
+    traces = (
+        build(
+            step(0, 1000),
+            op("aten::mm", us - 20, 30),
+            launch(us - 5, 5, 1),
+            kernel("gemm", us, 1000 - us, 1),
+            distributedInfo=info | {"rank": rank},
+        )
+        for rank, us in waits_us.items()
+    )
+    claim = host_bound(*traces)
+    assert claim.ns == 350_000
+    assert "100 to 600 us by rank, most on rank 0" in evidence_of(claim)
+    assert claim.gain == (0, 595_000)

@@ -243,8 +243,10 @@ def test_two_leads_are_not_about_one_line() -> None:
 
 def test_with_ranks_missing_it_is_known_only_what_a_step_gains_at_most() -> None:
     sync = Claim("x_sync", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000))
-    (whole,), (part,) = (judged([sync], Basis(1), 10e6, lacks_ranks=lacks) for lacks in (False, True))
+    (whole,), (part,), (two,) = (judged([sync], Basis(1), 10e6, num_alone=num) for num in (0, 1, 2))
     assert (whole.gain, part.gain) == ((900_000, 900_000), (0, 900_000))
     assert "up to 900 us" in screen(a_sheet(part), 80)
+    gainers = [screen(a_sheet(claim), 80).partition("Gain first")[2].split()[:4] for claim in (whole, part, two)]
+    assert [*map(" ".join, gainers)] == ["a step gains of", "this rank alone gains", "these ranks alone gain"]
     one_of_8 = replace(a_sheet(part), source=replace(a_sheet(part).source, world_size=8))
     assert "1 of 8 ranks (0)" in screen(one_of_8, 80)

@@ -44,8 +44,10 @@ _LEAST = 0.2
 _NUMBER = re.compile(r"_\d+(?=\.|$)")
 _FUNCTION = re.compile(r" [^<]")
 """Name of a function in a line, but for parts of a script, such as `<listcomp>`."""
+PAUSES = "in pauses of its thread"
+"""Place of a host that does nothing."""
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
-"""(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it but for the host's pauses."""
+"""(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it."""
 
 _CAUSES_NAMED, _LEAST_CAUSE = 2, 0.1
 """Causes that are named at most, and the part of the host-bound time from which one is."""
@@ -196,15 +198,14 @@ def _merged(places: Sequence[HostPlace], num_ranks: int, num_steps: int) -> Host
 def host_causes(trace: Trace) -> HostCauses:
     """Return what the host does in the counted steps while the device waits for the next launch.
 
-    Where it pauses it does nothing: the op in which a thread happens to be is not what takes the time. Without a
-    device: where the main thread is in Python between ops; nothing if no op is recorded, as then it is not known what
-    is Python.
+    Without a device: where the main thread is in Python between ops; nothing if no op is recorded, as then it is not
+    known what is Python.
     """
     if not len(device_work(trace)) and not len(trace.events.rows(Category.CPU_OP)):
         return {}
     idle, names = idleness(trace), phases(trace).names
     category = TimeCategory.HOST_BOUND if len(device_work(trace)) else TimeCategory.PYTHON
-    pieces = np.flatnonzero((idle.category == category) & (idle.cause != IdleCause.HOST_PAUSE))
+    pieces = np.flatnonzero(idle.category == category)
     groups = group([each[pieces] for each in (idle.cause, idle.name, idle.line, idle.phase)])
     num_steps = int(steps(trace).counted.sum())
     sums = groups.sum(np.diff(idle.parts[pieces])[:, 0])
@@ -225,7 +226,7 @@ def most_of_host(ranks: Sequence[HostCauses], host_ns: float) -> tuple[Subject, 
             place = _place_words(cause, op, line, phase)
             sums[place] += ns / len(ranks)
             is_op = cause == IdleCause.HOST_OP
-            subjects[place] = Subject(phase="" if line else phase, line=line, op=op if is_op else "")
+            subjects[place] = Subject(phase="" if line or place == PAUSES else phase, line=line, op=op if is_op else "")
     large = ((-ns, place) for place, ns in sums.items() if place and ns >= _LEAST_CAUSE * host_ns)
     largest = sorted(large)[:_CAUSES_NAMED]
     places = ", ".join(f"{format_value(-ns, Unit.NS)} {place}" for ns, place in largest)
@@ -234,14 +235,19 @@ def most_of_host(ranks: Sequence[HostCauses], host_ns: float) -> tuple[Subject, 
 
 
 def _place_words(cause: IdleCause, op: str, line: str, phase: str) -> str:
-    """Return where the host is, with the phase of what has no line; "" without host ops, which alone could tell."""
+    """Return where the host is, with the phase of what has no line; "" without host ops, which alone could tell.
+
+    Where it pauses it does nothing: the op in which a thread happens to be is not what takes the time.
+    """
     place = _place(cause, op, line)
-    return place if line or not place else f"{place} {in_phase(plain_phase(phase))}"
+    return place if line or place in ("", PAUSES) else f"{place} {in_phase(plain_phase(phase))}"
 
 
 def _place(cause: IdleCause, op: str, line: str) -> str:
     if cause == IdleCause.HOST:
         return ""
+    if cause == IdleCause.HOST_PAUSE:
+        return PAUSES
     at_line = f"at {line}" if line else ""
     if cause == IdleCause.DATA_LOADER:
         return f"in the data loader {at_line}".strip()

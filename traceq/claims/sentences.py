@@ -2,9 +2,9 @@
 
 A field is a measure (`{blocked_ns}`, with its unit), a range of two (`{saved_ns}` of `least_saved_ns` and
 `most_saved_ns`), a part of the subject (`{line}`), `{remedy}`, or one of `{per_step}`, `{a_step}`, `{the_step}`,
-`{the_jobs_step}`, `{in_steps}`. What a share is of, `{it}` or `{whole}`, is a step, unless the measure `share_of` says
-what else. A noun after a colon is counted: `{num_calls:call}`. Of leads the first is said of which everything is known,
-of evidence every clause.
+`{what_gains}`, `{the_jobs_step}`, `{in_steps}`. What a share is of, `{it}` or `{whole}`, is a step, unless the measure
+`share_of` says what else. A noun after a colon is counted: `{num_calls:call}`. Of leads the first is said of which
+everything is known, of evidence every clause.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ SENTENCES: dict[str, Sentence] = {
     # the host
     "host_bound": Sentence(
         (
-            "host-bound, mostly {place}: shorten what the host does there",
+            "host-bound, mostly {place}: {remedy}",
             "host-bound: see what the host does between launches (--only idle)",
         ),
         (*_LOST, "the device computes for {compute_pct} of {it}", "{places}", _UNRECORDED, _REPLAYED),
@@ -489,6 +489,8 @@ REMEDIES: dict[str, str] = {
     "more_graphs": "more of the step in CUDA graphs, or larger batches",
     "compile": "torch.compile or larger batches",
     "batches": "larger batches",
+    "host_bound": "shorten what the host does there",
+    "pauses": "see whether it lacks cores (CPU limits, other processes)",
     "host_op": "record the device, too",
     "on_device": "move it to the device",
     "fewer_threads": "also compare fewer torch threads: --toggle @threads=default,1",
@@ -552,15 +554,16 @@ SHARES_OF: dict[str, str] = {
 SHARED_EVIDENCE = (
     "{blocked_by_step_ns} by step",
     "{time_by_step_ns} by step",
+    "{by_rank_ns} by rank, most on rank {most_rank}",
     "in {num_steps_with} of {num_counted} counted steps",
     "rank {rank} waits {slack_ns} longer for others anyway",
 )
 """Clauses of claims of all codes."""
 
 GAINS = {
-    "": "{a_step} gets {gain} shorter",
-    AT_MOST: "{a_step} gets {gain} shorter",
-    BY_REPLAY: "{a_step} gets {gain} shorter (replay)",
+    "": "{what_gains} gets {gain} shorter",
+    AT_MOST: "{what_gains} gets {gain} shorter",
+    BY_REPLAY: "{what_gains} gets {gain} shorter (replay)",
     BY_JOB_REPLAY: "{the_jobs_step} gets {gain} shorter (replay of all ranks)",
     BY_UNPROFILED: "the job's step gets {gain} shorter (95 % interval of unprofiled steps)",
     "nothing": "{the_step} gets no shorter",

@@ -9,8 +9,11 @@ from builder import build, call
 from pausing_host import APART, OPS, USUAL_US, Pauses, layers
 
 from traceq.analysis._longest_work import host_causes
+from traceq.analysis.registry import analyze
+from traceq.claims.saying import lead_of
+from traceq.facts.stalls.idle_time import IdleCause
 from traceq.facts.timeline.host_pauses import host_pauses
-from traceq.model import Trace
+from traceq.model import Run, Trace
 
 
 def pauses_us(trace: Trace) -> list[float]:
@@ -75,7 +78,19 @@ def test_a_host_without_a_device_pauses_in_ops_of_any_length() -> None:
 
 
 def test_an_op_is_named_for_the_time_that_it_usually_takes() -> None:
-    usual, paused = ({op: ns for (_, op, *_), ns in host_causes(build(*layers(each))).items()} for each in ({}, APART))
-    assert {op: round((paused[op] - ns) / 1000) for op, ns in usual.items()} == {
-        f"aten::{name}": -USUAL_US for name in OPS
-    } | {"": 0}
+    usual, paused = (host_causes(build(*layers(each))) for each in ({}, APART))
+    longer = {
+        (cause, op): round((ns - usual.get((cause, op, line, phase), 0)) / 1000)
+        for (cause, op, line, phase), ns in paused.items()
+    }
+    pauses_us = sum(APART.values()) + USUAL_US * len(APART)
+    ops = {(IdleCause.HOST_OP, f"aten::{name}"): -USUAL_US for name in OPS}
+    assert longer == {(IdleCause.HOST_PAUSE, ""): pauses_us, (IdleCause.PYTHON, ""): 0} | ops
+
+
+def test_a_host_that_mostly_pauses_may_lack_cores() -> None:
+    """Of 227 ms in which a device waited for its host, its thread did not run for 178, and nothing said so."""
+    claims = {each.code: each for each in analyze(Run("", (build(*layers()),)), "partition").findings}
+    assert lead_of(claims["host_bound"]) == (
+        "host-bound, mostly in pauses of its thread: see whether it lacks cores (CPU limits, other processes)"
+    )

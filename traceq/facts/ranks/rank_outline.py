@@ -38,9 +38,9 @@ class Outline:
     `base_time_ns` + a time of the trace is absolute; `extent` (start, end) ns of all host and device events;
     `has_device`: the trace has device work; `lacks_device_rows`: the job has a device, but the trace not;
     `has_counters`: the profiler measured counters of the kernels; `is_foreign`: no event is of PyTorch's profiler;
-    `is_empty`: none is an op, an annotation, Python or work of a device, but the profiler's own. `has_untold_ranks`: `world_size` is not told,
-    and other ranks take part in its collectives. `lost_launches`: how many of how many launches of kernels have no row
-    of the device; 0 of 0 without device work.
+    `is_empty`: none is an op, an annotation, Python or work of a device, but the profiler's own.
+    `has_untold_ranks`: `world_size` is not told, and other ranks take part in its collectives. `lost_launches`: how
+    many of how many launches of kernels have no row of the device; 0 of 0 without device work.
     """
 
     path: str
@@ -90,11 +90,11 @@ def _is_empty(trace: Trace) -> bool:
     marks, frames = events.rows(Category.CPU_OP, Category.ANNOTATION), events.rows(Category.PYTHON)
     if len(device_work(trace)) or not matching(events, marks, PROFILER_STEP).all():
         return False
-    own = frames[matching(events, frames, _OF_PROFILER)]
-    if len(own):
-        frames = frames[np.isin(tracks(trace)[frames], tracks(trace)[own])]
+    profilers = frames[matching(events, frames, _OF_PROFILER)]
+    if len(profilers):
+        frames = frames[np.isin(tracks(trace)[frames], tracks(trace)[profilers])]
     until = np.maximum(events.end[frames], events.ts[frames] + 1)  # some take no time
-    return bool(measure_within(spans(events.ts[own], events.end[own]), events.ts[frames], until).all())
+    return bool(measure_within(spans(events.ts[profilers], events.end[profilers]), events.ts[frames], until).all())
 
 
 def head(trace: Trace) -> Trace:
