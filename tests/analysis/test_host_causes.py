@@ -89,9 +89,11 @@ def test_what_a_loader_does_until_its_first_batch_is_apart_from_the_waits_that_r
     for number, start in enumerate((8_000, 9_100, 10_200)):
         rows += [launch(start, 10, number + 1), kernel("gemm", start + 10, 90, number + 1)]
         rows += [annotation(batch, start + 100, 1_000)] if number < 2 else []
-    measures = host_bound(build(*rows)).measures
-    assert str(measures["places"]).startswith(places)
-    assert measures.get("place") == place  # where something can be shortened
+    claim = host_bound(build(*rows))
+    assert str(claim.measures["places"]).startswith(places)
+    assert claim.measures.get("place") == place  # where something can be shortened
+    assert claim.gain is not None
+    assert claim.gain[0] >= 0.99 * claim.ns, "the loader's part is gained, too"
 
 
 def test_of_ranks_that_differ_each_may_be_the_one_that_gains() -> None:

@@ -35,7 +35,7 @@ from traceq.analysis._longest_work import (
 )
 from traceq.analysis._wording import per_step
 from traceq.analysis.loader import core_claims
-from traceq.causes.removed_waits import saved_without_syncs
+from traceq.causes.removed_waits import saved_without_host_time, saved_without_syncs
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
 from traceq.claims.claim import (
@@ -247,7 +247,7 @@ def _saved(trace: Trace) -> dict[str, Saving]:
         return {}
     replay = replay_of(trace)
     saved = {_EXPOSED: replay.without_communication}
-    saved |= {} if lacks_host_ops(trace) else {_HOST_BOUND: replay.without_host_time}
+    saved |= {} if lacks_host_ops(trace) else {_HOST_BOUND: saved_without_host_time(trace)}
     return saved | {_SYNC: saved_without_syncs(trace), _ALLOC: saved_without_syncs(trace, SyncKind.ALLOC)}
 
 
