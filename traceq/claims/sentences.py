@@ -202,7 +202,7 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "allocator_retries": Sentence(
         ("the allocator returns memory to the driver: {remedy}, or use less memory",),
-        ("{frees_mean} times {per_step}",),
+        ("{num_frees:time} {in_steps}",),
     ),
     "out_of_memory": Sentence(
         ("out of memory at {line}: {asked_bytes} asked for", "out of memory: {asked_bytes} asked for"),
