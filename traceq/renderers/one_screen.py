@@ -16,7 +16,7 @@ from rich.text import Text
 
 from traceq.claims.claim import Claim
 from traceq.claims.rules import rule_of
-from traceq.claims.saying import alone_words, evidence_of, lead_of
+from traceq.claims.saying import evidence_of, lead_of, rank_words
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
@@ -164,7 +164,7 @@ def gainer_words(sheet: Sheet, findings: Sequence[Claim]) -> str:
     """
     bases = [each.basis for each in findings if each.gain and each.basis is not None]
     if bases and all(basis.num_alone for basis in bases):
-        return f"{alone_words(bases[0])} gain{'s' * (bases[0].num_alone == 1)}"
+        return f"{rank_words(bases[0])} gain{'s' * (bases[0].num_alone == 1)}"
     if sheet.source.traced and not sheet.source.traced.is_step:
         return "the trace gains"
     return "a traced step gains" if bases and all(basis.is_beside_unprofiled for basis in bases) else "a step gains"
