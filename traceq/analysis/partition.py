@@ -171,7 +171,12 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if not rows or job.is_foreign:
         return Report("partition", (table,))
     views = (_by_phase(job, means, list(order)), *_by_rank(job, means))
-    report = Report("partition", (table,), views, first=(_by_phase(job, means, list(order), in_short=True),))
+    report = Report(
+        "partition",
+        (table,),
+        views,
+        first=(_by_phase(job, means, list(order), in_short=True), *_by_rank(job, means, in_short=True)),
+    )
     if is_sample:
         return report
     by_step = _by_step(job, rows)
@@ -283,9 +288,10 @@ def _in_short(means: Sequence[_Mean]) -> Sequence[_Mean]:
     return [replace(mean, category=_REST) if mean.category in smallest else mean for mean in means]
 
 
-def _by_rank(job: Job, means: Sequence[_Mean]) -> tuple[Table, ...]:
-    """Ns of a step by rank and category, if ranks differ."""
-    matrix = _matrix((f"rank {mean.rank}", mean.category, mean.ns) for mean in means)
+def _by_rank(job: Job, means: Sequence[_Mean], *, in_short: bool = False) -> tuple[Table, ...]:
+    """Ns of a step by rank and category, if ranks differ; `in_short` as by phase."""
+    cells = _in_short(means) if in_short else means
+    matrix = _matrix((f"rank {mean.rank}", mean.category, mean.ns) for mean in cells)
     if len(matrix.lines) < 2:
         return ()
     total = matrix.ns.sum(axis=1)
@@ -296,7 +302,7 @@ def _by_rank(job: Job, means: Sequence[_Mean]) -> tuple[Table, ...]:
     note = more_rows(len(rows) - len(longest))
     shown = tuple(rows[index] for index in longest)
     title = sentences.BY_RANK.format(whole=_heading(job))
-    return (Table("partition", title, matrix.columns(job, "rank"), shown, note=note),)
+    return (Table("partition_ranks", title, matrix.columns(job, "rank"), shown, note=note),)
 
 
 def _heading(job: Job) -> str:

@@ -42,7 +42,7 @@ _ALWAYS = (
 FIRST_TABLES = ("partition", "syncs", "collectives")
 """Tables that answer what a first screen is asked: GPU time by phase, syncs, collectives."""
 _IF_ROOM = (
-    *("core_use", "facts", "ranks", "clusters", "efficiency", "idle", "lines", "kernels", "host"),
+    *("core_use", "facts", "ranks", "clusters", "partition_ranks", "efficiency", "idle", "lines", "kernels", "host"),
     *("unprofiled", "memory_reserved"),
 )
 """Tables for which there may be room."""
