@@ -59,8 +59,8 @@ SENTENCES: dict[str, Sentence] = {
     "joint_syncs": Sentence(
         ("all syncs together: remove them at once",),
         (
-            "removing all saves {together_ns}, removing any one at most {alone_ns}",
-            "removing {of_kind} alone saves {kind_ns}",
+            "removing those of one place saves at most {alone_pct} of that",
+            "removing {of_kind} alone {kind_pct} of that",
             "with the waits for the data loader, {with_loader_ns}",
             "{why_once}",
         ),
