@@ -6,7 +6,6 @@ import pytest
 from builder import Event, annotation, build, frame, kernel, launch, op, step, table
 
 from traceq.analysis.registry import analyze
-from traceq.causes.replay import replay_of
 from traceq.claims.claim import BY_REPLAY, Claim, Subject
 from traceq.claims.saying import evidence_of
 from traceq.model import Run, Trace
@@ -115,14 +114,3 @@ def test_of_ranks_that_differ_each_may_be_the_one_that_gains() -> None:
     assert claim.ns == 350_000
     assert "100 to 600 us by rank, most on rank 0" in evidence_of(claim)
     assert claim.gain == (0, 595_000)
-
-
-def test_a_host_gains_no_more_than_the_device_waits_for_it() -> None:
-    """The replay without host time has no launch latency either: 86.4 ms of a trace were told to gain 90.8."""
-    rows = [
-        each for n in range(4) for each in (launch(200 * n + 85, 5, n + 1), kernel("gemm", 200 * n + 95, 80, n + 1))
-    ]
-    trace = build(step(0, 800), op("aten::mm", 0, 700), *rows)
-    claim = host_bound(trace)
-    assert claim.gain == (claim.ns, claim.ns)
-    assert replay_of(trace).without_host_time.least_ns > claim.ns

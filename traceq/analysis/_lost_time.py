@@ -351,14 +351,9 @@ def _lost(job: Job, times: StepTimes, losses: Sequence[RankLoss], category: str)
         unrecorded_ns = times.mean_ns(_UNRECORDED)
         is_much = unrecorded_ns > LOST * times.mean_whole_ns  # how long phases compute is not known
         measures |= measured(unrecorded_ns=round(unrecorded_ns) if is_much else None)
-    of_ranks = times.of_ranks.get(category, {})
-    measures |= by_rank(of_ranks)
+    measures |= by_rank(times.of_ranks.get(category, {}))
     claim = Claim(category, ns, subject, times.measures(category) | measures, remedy=remedy)
-    claim = _gained(claim, job, losses)
-    if category != _HOST_BOUND or claim.gain_by != BY_REPLAY or claim.gain is None:
-        return claim
-    longest_ns = max(of_ranks.values())  # the replay has no latency of launches either, which shorter work keeps
-    return replace(claim, gain=(min(claim.gain[0], longest_ns), min(claim.gain[1], longest_ns)))
+    return _gained(claim, job, losses)
 
 
 def _details(
