@@ -72,8 +72,8 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "foreign_trace": Sentence(
         (
-            "{ranks}: no events from PyTorch's profiler: read the others with traceq query",
-            "no events from PyTorch's profiler: read the others with traceq query",
+            "{ranks}: no events from PyTorch's profiler: read theirs with traceq query",
+            "no events from PyTorch's profiler: read its events with traceq query",
         ),
         ("no event is a `cpu_op` or a `kernel`, so where the time goes is unknown",),
     ),
