@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis import sentences
 from traceq.analysis._wording import in_phase, plain_phase, python_place
 from traceq.claims.claim import Measure, Subject, measured
 from traceq.claims.limits import MOST, MUCH
@@ -44,8 +45,6 @@ _LEAST = 0.2
 _NUMBER = re.compile(r"_\d+(?=\.|$)")
 _FUNCTION = re.compile(r" [^<]")
 """Name of a function in a line, but for parts of a script, such as `<listcomp>`."""
-PAUSES = "in pauses of its thread"
-"""Place of a host that does nothing."""
 HostCauses = Mapping[tuple[IdleCause, str, str, str], float]
 """(cause, op, line, phase) -> ns of a mean counted step, as the rows of `idle` have it."""
 
@@ -226,7 +225,9 @@ def most_of_host(ranks: Sequence[HostCauses], host_ns: float) -> tuple[Subject, 
             place = _place_words(cause, op, line, phase)
             sums[place] += ns / len(ranks)
             is_op = cause == IdleCause.HOST_OP
-            subjects[place] = Subject(phase="" if line or place == PAUSES else phase, line=line, op=op if is_op else "")
+            subjects[place] = Subject(
+                phase="" if line or place == sentences.PAUSES else phase, line=line, op=op if is_op else ""
+            )
     large = ((-ns, place) for place, ns in sums.items() if place and ns >= _LEAST_CAUSE * host_ns)
     largest = sorted(large)[:_CAUSES_NAMED]
     places = ", ".join(f"{format_value(-ns, Unit.NS)} {place}" for ns, place in largest)
@@ -240,14 +241,14 @@ def _place_words(cause: IdleCause, op: str, line: str, phase: str) -> str:
     Where it pauses it does nothing: the op in which a thread happens to be is not what takes the time.
     """
     place = _place(cause, op, line)
-    return place if line or place in ("", PAUSES) else f"{place} {in_phase(plain_phase(phase))}"
+    return place if line or place in ("", sentences.PAUSES) else f"{place} {in_phase(plain_phase(phase))}"
 
 
 def _place(cause: IdleCause, op: str, line: str) -> str:
     if cause == IdleCause.HOST:
         return ""
     if cause == IdleCause.HOST_PAUSE:
-        return PAUSES
+        return sentences.PAUSES
     at_line = f"at {line}" if line else ""
     if cause == IdleCause.DATA_LOADER:
         return f"in the data loader {at_line}".strip()

@@ -20,7 +20,6 @@ from traceq.analysis._basis import (
     unprofiled_share,
 )
 from traceq.analysis._longest_work import (
-    PAUSES,
     HostCauses,
     HostPlace,
     LongWork,
@@ -363,7 +362,7 @@ def _details(
     mean_ns, has_device = times.mean_ns(category), any(rank.has_device for rank in job.ranks)
     if category == _HOST_BOUND:
         subject, places = most_of_host([loss.host_causes for loss in losses], mean_ns)
-        remedy = "pauses" if places.get("place") == PAUSES else ""
+        remedy = "pauses" if places.get("place") == sentences.PAUSES else ""
         return subject, measured(compute_pct=times.share_pct(_COMPUTE), **places), remedy
     if category == _EXPOSED:
         most_ns = sum(loss.most_transfer_ns for loss in losses) / len(losses)

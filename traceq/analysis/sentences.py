@@ -115,7 +115,7 @@ PHASES = {
 }
 """Phases by the rule that tells them."""
 
-# partition, compiling
+# partition, compiling, the host
 
 BY_PHASE = "{whole} by phase and category{basis}"
 BY_RANK = "{whole} by rank and category"
@@ -123,6 +123,8 @@ FIRST_COLLECTIVE = (
     "exposed waits of {time} ({share}) are in a first collective, where profilers start apart: they make no rank late"
 )
 COMPILED = "Compiling by function (whole trace)"
+
+PAUSES = "in pauses of its thread"
 
 # syncs, collectives
 
