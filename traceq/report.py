@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from traceq.claims.claim import LOW, Claim
-from traceq.claims.limits import NOTABLE
+from traceq.claims.limits import MODERATE, NOTABLE
 from traceq.claims.rules import questions_rest, supersedes
 from traceq.claims.saying import lead_of, line_of
 from traceq.display import to_html, to_text
@@ -305,12 +305,17 @@ class Sheet:
     def leads(self) -> tuple[Claim, ...]:
         """What one can act on: errors and what questions the rest, then by the middle of what it gains, then by time.
 
-        Notes come last, first those of traced steps. Of several about one line of source only the first.
+        What it gains may not be known: then it stands before what is hardly worth a change. Notes come last, first
+        those of traced steps. Of several about one line of source only the first.
         """
 
-        def order(finding: Claim) -> tuple[int, bool, int, int, int]:
+        def order(finding: Claim) -> tuple[int, int, int, int, int]:
             note = 1 + finding.is_unprofiled if finding.severity == LOW else 0
-            return _doubt(finding), finding.gain is None, note, -sum(finding.gain or ()), -finding.ns
+            if finding.gain is None:
+                worth = 3 if note else 1
+            else:
+                worth = 2 if sum(finding.gain) < 2 * MODERATE * self.recurring_ns else 0
+            return _doubt(finding), worth, note, -sum(finding.gain or ()), -finding.ns
 
         leads: list[Claim] = []
         for finding in sorted((each for each in self.top_findings if not self._gains_nothing(each)), key=order):

@@ -88,6 +88,29 @@ def test_what_a_loader_does_until_its_first_batch_is_apart_from_the_waits_that_r
     for number, start in enumerate((8_000, 9_100, 10_200)):
         rows += [launch(start, 10, number + 1), kernel("gemm", start + 10, 90, number + 1)]
         rows += [annotation(batch, start + 100, 1_000)] if number < 2 else []
-    measures = host_bound(build(*rows)).measures
-    assert str(measures["places"]).startswith(places)
-    assert measures.get("place") == place  # where something can be shortened
+    claim = host_bound(build(*rows))
+    assert str(claim.measures["places"]).startswith(places)
+    assert claim.measures.get("place") == place  # where something can be shortened
+    assert claim.gain is not None
+    assert claim.gain[0] >= 0.99 * claim.ns, "the loader's part is gained, too"
+
+
+def test_of_ranks_that_differ_each_may_be_the_one_that_gains() -> None:
+    """Two of eight ranks waited for their hosts for 227 and 8 ms: a mean of 117, and a gain of 109, are of neither."""
+    waits_us = {0: 600, 1: 100}
+    info = {"backend": "nccl", "world_size": 4}
+    traces = (
+        build(
+            step(0, 1000),
+            op("aten::mm", us - 20, 30),
+            launch(us - 5, 5, 1),
+            kernel("gemm", us, 1000 - us, 1),
+            distributedInfo=info | {"rank": rank},
+        )
+        for rank, us in waits_us.items()
+    )
+    claim = host_bound(*traces)
+    assert claim.ns == 350_000
+    by_rank = [claim.measures[name] for name in ("least_by_rank_ns", "most_by_rank_ns", "most_rank")]
+    assert by_rank == [100_000, 600_000, "0"]
+    assert claim.gain == (0, 595_000)

@@ -255,3 +255,16 @@ def test_a_process_of_another_name_is_no_device(process: str, tmp_path: Path) ->
     name = {"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": process}}
     every = sheet(read(write(tmp_path / "trace.json", name, op("aten::mm", 0, 40))))
     assert (every.source.device, every.source.lacks_device_rows) == ("cpu", False)
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_a_recording_of_the_profiler_alone_is_empty(works: bool) -> None:
+    """A job stepped its profiler once per epoch: all of the 0.62 ms were told as Python of its `main`."""
+    main, thread = frame("train.py(177): main", 0, 600), frame("threading.py(355): wait", 0, 600, tid=AUTOGRAD)
+    begins = frame("torch/profiler/profiler.py(821): step", 2, 400), frame("json/__init__.py(183): dumps", 200, 30)
+    ends = frame("torch/profiler/profiler.py(792): __exit__", 480, 100), frame("<built-in function f>", 500, 50)
+    loads = [frame("data.py(7): __next__", 420, 20)] * works
+    run = Run("", (build(step(410, 60), main, thread, *begins, *ends, *loads),))
+    findings = analyze(run, "coverage").findings
+    assert [each.code for each in findings] == ["empty_recording"] * (not works)
+    assert bool(analyze(run, "lines").views) == works

@@ -194,6 +194,14 @@ def test_leads_are_by_what_the_step_gains_and_what_questions_the_rest_is_first()
     assert a_sheet(bound, waits, sync, cold, wall).leads == (wall, cold, sync, waits, bound)
 
 
+def test_what_gains_an_unknown_time_is_before_what_is_hardly_worth_a_change() -> None:
+    """Communication took 91 % of a rank's step, and stood below a sync that gains 1.3 %."""
+    sync = Claim("x_sync", 130_000, lead="sync at a.py:3: remove it", gain=(0, 130_000), severity="medium")
+    copies = Claim("exposed_memcpy", 2_000_000, gain=(0, 2_000_000), severity="high")
+    waits = Claim("exposed_comm", 9_000_000, remedy="all_ranks", severity="high")
+    assert a_sheet(sync, copies, waits).leads == (copies, waits, sync)
+
+
 def test_of_what_gains_an_unknown_time_notes_are_last_and_the_one_on_the_machine_is_the_last_of_these() -> None:
     outside = Claim("x_outside", 3_000_000, lead="outside all phases", severity="high")
     python = Claim("x_python", 5_000_000, lead="Python takes 50 %", severity="low")
@@ -243,8 +251,10 @@ def test_two_leads_are_not_about_one_line() -> None:
 
 def test_with_ranks_missing_it_is_known_only_what_a_step_gains_at_most() -> None:
     sync = Claim("x_sync", 900_000, lead="sync at a.py:3: remove it", gain=(900_000, 900_000))
-    (whole,), (part,) = (judged([sync], Basis(1), 10e6, lacks_ranks=lacks) for lacks in (False, True))
+    (whole,), (part,), (two,) = (judged([sync], Basis(1), 10e6, num_alone=num) for num in (0, 1, 2))
     assert (whole.gain, part.gain) == ((900_000, 900_000), (0, 900_000))
     assert "up to 900 us" in screen(a_sheet(part), 80)
+    gainers = [screen(a_sheet(claim), 80).partition("Gain first")[2].split()[:3] for claim in (whole, part, two)]
+    assert [*map(" ".join, gainers)] == ["a step gains", "this rank gains", "these ranks gain"]
     one_of_8 = replace(a_sheet(part), source=replace(a_sheet(part).source, world_size=8))
     assert "1 of 8 ranks (0)" in screen(one_of_8, 80)

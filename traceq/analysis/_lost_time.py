@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +34,20 @@ from traceq.analysis._longest_work import (
 )
 from traceq.analysis._wording import per_step
 from traceq.analysis.loader import core_claims
-from traceq.causes.removed_waits import saved_without_syncs
+from traceq.causes.removed_waits import saved_without_host_time, saved_without_syncs
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
-from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim, Measure, Subject, by_step, measured
+from traceq.claims.claim import (
+    AT_MOST,
+    BY_JOB_REPLAY,
+    BY_REPLAY,
+    Claim,
+    Measure,
+    Subject,
+    by_rank,
+    by_step,
+    measured,
+)
 from traceq.claims.limits import LIMITING, LOST, MODERATE, MOST, MUCH
 from traceq.claims.rules import RULES
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
@@ -236,7 +246,7 @@ def _saved(trace: Trace) -> dict[str, Saving]:
         return {}
     replay = replay_of(trace)
     saved = {_EXPOSED: replay.without_communication}
-    saved |= {} if lacks_host_ops(trace) else {_HOST_BOUND: replay.without_host_time}
+    saved |= {} if lacks_host_ops(trace) else {_HOST_BOUND: saved_without_host_time(trace)}
     return saved | {_SYNC: saved_without_syncs(trace), _ALLOC: saved_without_syncs(trace, SyncKind.ALLOC)}
 
 
@@ -244,12 +254,13 @@ def _saved(trace: Trace) -> dict[str, Saving]:
 class StepTimes:
     """Time of the K counted steps of a job: float64[K] ns by category, mean over ranks.
 
-    `first_waits` float64[K] ns: exposed waits in first collectives. Shares are of whole steps, or of the rest where
-    what is once is told.
+    `first_waits` float64[K] ns: exposed waits in first collectives. `of_ranks`: ns of a mean step by category and
+    rank. Shares are of whole steps, or of the rest where what is once is told.
     """
 
     by_category: Mapping[str, NDArray[np.float64]]
     first_waits: NDArray[np.float64]
+    of_ranks: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     @property
     def whole(self) -> NDArray[np.float64]:
@@ -339,6 +350,7 @@ def _lost(job: Job, times: StepTimes, losses: Sequence[RankLoss], category: str)
         unrecorded_ns = times.mean_ns(_UNRECORDED)
         is_much = unrecorded_ns > LOST * times.mean_whole_ns  # how long phases compute is not known
         measures |= measured(unrecorded_ns=round(unrecorded_ns) if is_much else None)
+    measures |= by_rank(times.of_ranks.get(category, {}))
     claim = Claim(category, ns, subject, times.measures(category) | measures, remedy=remedy)
     return _gained(claim, job, losses)
 
@@ -392,7 +404,7 @@ def _gained(claim: Claim, job: Job, losses: Sequence[RankLoss]) -> Claim:
     """Return the claim with what a step gains without its category; waits for other ranks are those ranks' time.
 
     By replay of all ranks together; where that cannot be, of the one that waits least for others: the others would only
-    wait longer.
+    wait longer. Where it is not known which one that is, it may be any.
     """
     if (change := _CHANGES.get(claim.code)) is not None and (gain := job_gain(job, change)) is not None:
         return replace(claim, gain=(0, gain.saved_ns[1]), gain_by=BY_JOB_REPLAY)  # as much as is hidden, or shortened
@@ -403,9 +415,8 @@ def _gained(claim: Claim, job: Job, losses: Sequence[RankLoss]) -> Claim:
         return claim
     if not savings:
         return replace(claim, gain=(0, claim.ns), gain_by=AT_MOST)
-    least_ns, most_ns = np.mean([(saving.least_ns, saving.most_ns) for saving in savings], axis=0)
     replayed = measured(replayed=None if last is None else name_ranks([last]))
-    gained = round(least_ns), round(most_ns)
+    gained = min(saving.least_ns for saving in savings), max(saving.most_ns for saving in savings)
     return replace(claim, gain=gained, gain_by=BY_REPLAY, measures={**claim.measures, **replayed})
 
 

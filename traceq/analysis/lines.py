@@ -95,7 +95,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks; people see means of them, and what is outside of the phases of unprofiled steps."""
     rows = of_all(parts)
     table = Table.of("lines", "Lines", LineRow, rows)
-    view = _view(job, rows) if rows else None
+    view = _view(job, rows) if rows and not job.is_empty else None
     return Report("lines", (table,), () if view is None else (view,), tuple(_outside_phases(job, parts)))
 
 

@@ -193,7 +193,7 @@ def _retries(trace: Trace) -> dict[str, Measure]:
     of_frees = of_frees[of_frees >= 0]
     if not len(of_frees):
         return {}
-    return measured(frees_mean=len(of_frees) / len(host), **in_some_steps(len(sorted_unique(of_frees)), len(host)))
+    return measured(num_frees=len(of_frees), **in_some_steps(len(sorted_unique(of_frees)), len(host)))
 
 
 @frozen(eq=False)

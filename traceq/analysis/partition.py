@@ -171,13 +171,18 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if not rows or job.is_foreign:
         return Report("partition", (table,))
     views = (_by_phase(job, means, list(order)), *_by_rank(job, means))
-    report = Report("partition", (table,), views, first=(_by_phase(job, means, list(order), in_short=True),))
+    report = Report(
+        "partition",
+        (table,),
+        views,
+        first=(_by_phase(job, means, list(order), in_short=True), *_by_rank(job, means, in_short=True)),
+    )
     if is_sample:
         return report
     by_step = _by_step(job, rows)
     of_first = _by_step(job, first_waits).get(EXPOSED_WAIT)
     num_steps = max(map(len, by_step.values()), default=0)
-    times = StepTimes(by_step, np.zeros(num_steps) if of_first is None else of_first)
+    times = StepTimes(by_step, np.zeros(num_steps) if of_first is None else of_first, _by_category_and_rank(job, rows))
     claims = (*on_the_worst_rank(job, once), *time_claims(job, times, losses))
     return replace(report, findings=claims, caveats=first_collective_caveats(job, times))
 
@@ -220,10 +225,7 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
 
 
 def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.float64]]:
-    """float64[K] ns by category: the n-th counted steps of all ranks, their mean; of ranks with fewer, as many.
-
-    What a main thread without a device does in the loader, in ops as well, is its wait for the next batch.
-    """
+    """float64[K] ns by category: the n-th counted steps of all ranks, their mean; of ranks with fewer, as many."""
     counted = {rank.rank: np.flatnonzero(rank.steps.counted).tolist() for rank in job.ranks}
     position = {rank: {step: index for index, step in enumerate(steps_)} for rank, steps_ in counted.items()}
     num_steps = max(map(len, counted.values()), default=0)
@@ -233,9 +235,25 @@ def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.flo
     sums: dict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(num_steps))
     for row in rows:
         if (index := position[row.rank].get(row.index)) is not None:
-            is_loading = row.phase in LOADING and row.category in _OF_HOST
-            sums[_LOADER if is_loading else row.category][index] += row.dur_ns
+            sums[_lost_category(row)][index] += row.dur_ns
     return {category: ns / of_ranks for category, ns in sums.items()}
+
+
+def _by_category_and_rank(job: Job, rows: Sequence[PartitionRow]) -> dict[str, dict[int, int]]:
+    """Ns of each rank's mean counted step, by the categories of `_by_step`."""
+    counted = {rank.rank: set(np.flatnonzero(rank.steps.counted).tolist()) for rank in job.ranks}
+    sums: dict[str, dict[int, int]] = defaultdict(lambda: dict.fromkeys(counted, 0))
+    for row in rows:
+        if row.index in counted[row.rank]:
+            sums[_lost_category(row)][row.rank] += row.dur_ns
+    return {
+        name: {rank: round(ns / len(counted[rank])) for rank, ns in of_ranks.items()} for name, of_ranks in sums.items()
+    }
+
+
+def _lost_category(row: PartitionRow) -> str:
+    """Return a row's category: what a main thread without a device does in the loader, in ops as well, is its wait."""
+    return _LOADER if row.phase in LOADING and row.category in _OF_HOST else row.category
 
 
 def _by_phase(job: Job, means: Sequence[_Mean], order: Sequence[str], *, in_short: bool = False) -> Table:
@@ -270,9 +288,10 @@ def _in_short(means: Sequence[_Mean]) -> Sequence[_Mean]:
     return [replace(mean, category=_REST) if mean.category in smallest else mean for mean in means]
 
 
-def _by_rank(job: Job, means: Sequence[_Mean]) -> tuple[Table, ...]:
-    """Ns of a step by rank and category, if ranks differ."""
-    matrix = _matrix((f"rank {mean.rank}", mean.category, mean.ns) for mean in means)
+def _by_rank(job: Job, means: Sequence[_Mean], *, in_short: bool = False) -> tuple[Table, ...]:
+    """Ns of a step by rank and category, if ranks differ; `in_short` as by phase."""
+    cells = _in_short(means) if in_short else means
+    matrix = _matrix((f"rank {mean.rank}", mean.category, mean.ns) for mean in cells)
     if len(matrix.lines) < 2:
         return ()
     total = matrix.ns.sum(axis=1)
@@ -283,7 +302,7 @@ def _by_rank(job: Job, means: Sequence[_Mean]) -> tuple[Table, ...]:
     note = more_rows(len(rows) - len(longest))
     shown = tuple(rows[index] for index in longest)
     title = sentences.BY_RANK.format(whole=_heading(job))
-    return (Table("partition", title, matrix.columns(job, "rank"), shown, note=note),)
+    return (Table("partition_ranks", title, matrix.columns(job, "rank"), shown, note=note),)
 
 
 def _heading(job: Job) -> str:

@@ -256,7 +256,8 @@ def merged(module: ModuleType | PluginAnalysis, job: Job, parts: Sequence[Any]) 
         counted_ns = [job.timings.step_ns]
     step_ns = float(np.mean([ns.mean() for ns in counted_ns if ns.size] or [0.0]))
     has_unprofiled = job.timings is not None and job.timings.step_ns.size > 0
-    claims = judged(report.findings, basis, step_ns, lacks_ranks=job.lacks_ranks, has_unprofiled=has_unprofiled)
+    num_alone = len(job.ranks) * job.lacks_ranks
+    claims = judged(report.findings, basis, step_ns, num_alone=num_alone, has_unprofiled=has_unprofiled)
     return replace(report, findings=claims)
 
 

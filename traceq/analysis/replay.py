@@ -14,7 +14,7 @@ from traceq.analysis import sentences
 from traceq.analysis._basis import in_vain, job_gain, played_job, recurs, slack_by_rank, unplayed_words
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import a_step, the_step, until_done
-from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
+from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_place
 from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
 from traceq.claims.claim import BY_JOB_REPLAY, BY_REPLAY, Basis, Claim, Subject, measured
@@ -70,7 +70,7 @@ class ReplayRow:
 
 @frozen
 class _Rank:
-    """One rank's rows, ns by which its step is shorter without the one row of `syncs` that saves most, and changes.
+    """One rank's rows, ns by which its step is shorter without the syncs of the one place that saves most, and changes.
 
     These are those that would gain most, of a rank that is replayed alone; none if it cannot be replayed.
     `unreplayed_share` of its step cannot, at least `least_unreplayed_share`. `sync_lines` are those of the rows of
@@ -88,7 +88,7 @@ class _Rank:
 
 def summarize(trace: Trace) -> _Rank:
     """Return step times by replay; the first row removes `nothing` and shows how well replay explains the trace."""
-    largest_alone_ns = max((saving.least_ns for saving in saved_without_alike(trace)), default=0)
+    largest_alone_ns = max((saving.least_ns for saving in saved_without_place(trace)), default=0)
     shares = unreplayed_share(trace), least_unreplayed_share(trace)
     lines = tuple(syncs(trace).origin.texts[line] for _, _, line, *_ in alike_syncs(trace).keys.tolist())
     return _Rank(tuple(_rows(trace)), largest_alone_ns, _changes(trace), *shares, lines, allocates_once(trace))
@@ -204,7 +204,7 @@ def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
 
 
 def _claim(job: Job, rank: Outline, part: _Rank, slack_ns: float) -> Claim | None:
-    """Return a claim if all syncs together save far more than any row of `syncs` alone.
+    """Return a claim if all syncs together save far more than those of any one place.
 
     Often the host waits, without one, for the same work in the next.
     """
@@ -219,14 +219,16 @@ def _claim(job: Job, rank: Outline, part: _Rank, slack_ns: float) -> Claim | Non
     of_kind, kind_ns = max(((row.removed, row.saved_ns) for row in removed if row.removed != _ALL), key=itemgetter(1))
     are_allocations = of_kind == f"{SYNC_KINDS[SyncKind.ALLOC]} syncs" and kind_ns >= MOST * together_ns
     measures = measured(
-        together_ns=together_ns, alone_ns=part.largest_alone_ns, of_kind=of_kind, kind_ns=kind_ns,
+        together_ns=together_ns, alone_ns=part.largest_alone_ns, alone_pct=100 * part.largest_alone_ns / together_ns,
+        of_kind=of_kind, kind_ns=kind_ns, kind_pct=100 * kind_ns / together_ns,
         with_loader_ns=saved_ns.get(_BOTH), once=part.allocates_once if are_allocations else "",
     )  # fmt: skip
     subject = Subject(rank=rank.rank if len(job.ranks) > 1 else None)
     basis = Basis(int(rank.steps.counted.sum()) * rank.steps.marked)
     claim = Claim("joint_syncs", together_ns, subject, measures, basis=basis)
     if (gain := job_gain(job, WithoutSyncs())) is not None:
-        return replace(claim, gain=gain.saved_ns, gain_by=BY_JOB_REPLAY)
+        of_job = {name: value for name, value in measures.items() if name != "with_loader_ns"}  # which is of this rank
+        return replace(claim, measures=of_job, gain=gain.saved_ns, gain_by=BY_JOB_REPLAY)
     claim = replace(claim, gain=(together_ns, removed[-1].most_saved_ns), gain_by=BY_REPLAY)
     return in_vain(claim, slack_ns) if slack_ns >= together_ns else claim
 

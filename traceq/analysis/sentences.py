@@ -128,7 +128,7 @@ COMPILED = "Compiling by function (whole trace)"
 
 SYNCS_UNKNOWN = "{title}: not known, as the device's work is not recorded"
 SYNCS_OF_RANKS = "num: {of}; times: the worst rank's"
-READS_ON_CPU = " reads of a value on a CPU; on a device each would wait"
+READS_ON_CPU = " read{s} of a value on a CPU; on a device each would wait"
 AND_ALLOCATIONS = ", and {num} blocking allocator call{s}"
 ON_WORST_RANK = "; each on the rank where it costs most"
 SYNCS_TOGETHER = "{num:,} syncs; savings do not add up: `replay` removes all together."

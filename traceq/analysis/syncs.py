@@ -316,7 +316,7 @@ def _per_step(job: Job, rows: Sequence[SyncRow]) -> Table:
     allocations = [row for row in in_steps if row.kind == _ALLOC]
     total = _num_words(job, [row for row in in_steps if row.kind != _ALLOC])
     is_on_cpu = all(row.kind == _SCALAR for row in in_steps)
-    basis = sentences.READS_ON_CPU * is_on_cpu
+    basis = sentences.READS_ON_CPU.format(s="s" * (total != "1")) * is_on_cpu
     if allocations:
         num = _num_words(job, allocations)
         basis = sentences.AND_ALLOCATIONS.format(num=num, s="s" * (num != "1"))

@@ -126,6 +126,11 @@ def saved_without_loader(trace: Trace, since_ns: int = np.iinfo(np.int64).min) -
     return _saved(trace, (kinds_of_waits(trace) == LOADER) & (host_waits(trace).start >= since_ns))
 
 
+def saved_without_host_time(trace: Trace) -> Saving:
+    """Return by how much replay shortens the mean counted step if its host takes no time, its data loader included."""
+    return replay_of(trace).without_host_time_and(kinds_of_waits(trace) == LOADER)
+
+
 def saved_without_pageable_copies(trace: Trace) -> Saving:
     """Return by how much replay shortens the mean counted step if its copies to the device are of pinned memory.
 

@@ -156,12 +156,22 @@ class Replay:
 
         In a trace without steps nothing is known to follow what the host does after the last work of the device.
         """
+        return self._savings([(self.host_time, self._stays)])[0]
+
+    def without_host_time_and(self, removed: NDArray[np.bool_]) -> Saving:
+        """Return what the mean counted step saves without its host time, and without host waits, bool[H]."""
+        ((held, without),) = self._without((removed & self._begins_in_step)[None])
+        return self._savings([(np.r_[self.host_time, held], np.r_[self._stays, without])])[0]
+
+    @cached_property
+    def _stays(self) -> NDArray[np.int64]:
+        """int64[X] ns of `host_time` that stay without it."""
         edges, stays = self.graph.edges, compiling(self.trace)
         if not steps(self.trace).marked:
             stays = union(stays, np.array([[device_work(self.trace).end.max(initial=0), extent(self.trace)[1]]]))
         stays = subtract(stays, once(self.trace).parts)  # these are in no play
         began_ns, ended_ns = (self.time_ns[nodes[self.host_time]] for nodes in (edges.source, edges.target))
-        return self._savings([(self.host_time, measure_within(stays, began_ns, ended_ns))])[0]
+        return measure_within(stays, began_ns, ended_ns)
 
     def with_shorter_work(self, cases: Sequence[NDArray[np.int64]]) -> list[Saving]:
         """Return what the mean counted step saves if its device work takes no longer than `cases` int64[D] ns each."""

@@ -54,12 +54,14 @@ class Subject:
 class Basis:
     """What a claim rests on: `num_steps` traced steps, or unprofiled ones; 0 of a trace that has none.
 
-    `is_beside_unprofiled`: traced steps of a run that has unprofiled ones, too, which are shorter.
+    `is_beside_unprofiled`: traced steps of a run that has unprofiled ones, too, which are shorter. `num_alone`: ranks
+    whose waits for missing ones stay as they are; 0 where no rank is missing.
     """
 
     num_steps: int = 0
     is_unprofiled: bool = False
     is_beside_unprofiled: bool = False
+    num_alone: int = 0
 
 
 @frozen
@@ -104,6 +106,14 @@ def by_step(name: str, ns: Sequence[int]) -> dict[str, Measure]:
     """Return the least and the most of a time by step where steps are so unlike that the mean is none of any."""
     least, most = (min(ns), max(ns)) if len(ns) else (0, 0)
     return {f"least_{name}_by_step_ns": least, f"most_{name}_by_step_ns": most} if most > UNLIKE * least else {}
+
+
+def by_rank(ns: Mapping[int, int]) -> dict[str, Measure]:
+    """Return the least and the most of a time by rank, and which has most, where ranks are so unlike; else nothing."""
+    least, most = (min(ns.values()), max(ns.values())) if ns else (0, 0)
+    if most <= UNLIKE * least:
+        return {}
+    return {"least_by_rank_ns": least, "most_by_rank_ns": most, "most_rank": str(max(ns, key=ns.__getitem__))}
 
 
 def in_some_steps(num: int, num_counted: int) -> dict[str, Measure]:

@@ -158,20 +158,22 @@ def judged(
     basis: Basis,
     step_ns: float,
     *,
-    lacks_ranks: bool = False,
+    num_alone: int = 0,
     has_unprofiled: bool = False,
 ) -> tuple[Claim, ...]:
     """Return claims with what they rest on and their severity, of a job whose mean step takes `step_ns`.
 
-    Where ranks are missing, which may be later, the step may gain nothing. Later steps gain nothing of what is once.
+    Where all but `num_alone` ranks are missing, which may be later, the step may gain nothing. Later steps gain nothing
+    of what is once.
     """
 
     def judge(claim: Claim) -> Claim:
-        gain = (0, claim.gain[1]) if claim.gain is not None and lacks_ranks else claim.gain
+        gain = (0, claim.gain[1]) if claim.gain is not None and num_alone else claim.gain
         if claim.measures.get("once") in _ENDS:
             gain = (0, 0)
         rests_on = claim.basis or basis
-        rests_on = replace(rests_on, is_beside_unprofiled=has_unprofiled and not rests_on.is_unprofiled)
+        if not rests_on.is_unprofiled:
+            rests_on = replace(rests_on, is_beside_unprofiled=has_unprofiled, num_alone=num_alone * (gain is not None))
         claim = replace(claim, basis=rests_on, gain=gain)
         return replace(claim, severity=claim.severity or severity_of(claim, step_ns))
 

@@ -105,10 +105,16 @@ def _fields(claim: Claim) -> Mapping[str, Measure | None]:
         "it": share_of or "it",
         "whole": share_of or a_step,
         "the_step": f"the {step}" if step else "the trace",
+        "what_gains": f"{a_step} of {rank_words(basis)} alone" if basis.num_alone else a_step,
         "the_jobs_step": f"the job's {step}" if step else "the trace",
         "in_steps": in_steps(claim.basis),
         **claim.measures,
     }
+
+
+def rank_words(basis: Basis) -> str:
+    """Return of which ranks a gain is, where others are missing."""
+    return "these ranks" if basis.num_alone > 1 else "this rank"
 
 
 def in_steps(basis: Basis | None) -> str:

@@ -2,9 +2,9 @@
 
 A field is a measure (`{blocked_ns}`, with its unit), a range of two (`{saved_ns}` of `least_saved_ns` and
 `most_saved_ns`), a part of the subject (`{line}`), `{remedy}`, or one of `{per_step}`, `{a_step}`, `{the_step}`,
-`{the_jobs_step}`, `{in_steps}`. What a share is of, `{it}` or `{whole}`, is a step, unless the measure `share_of` says
-what else. A noun after a colon is counted: `{num_calls:call}`. Of leads the first is said of which everything is known,
-of evidence every clause.
+`{what_gains}`, `{the_jobs_step}`, `{in_steps}`. What a share is of, `{it}` or `{whole}`, is a step, unless the measure
+`share_of` says what else. A noun after a colon is counted: `{num_calls:call}`. Of leads the first is said of which
+everything is known, of evidence every clause.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ SENTENCES: dict[str, Sentence] = {
     "joint_syncs": Sentence(
         ("all syncs together: remove them at once",),
         (
-            "removing all saves {together_ns}, removing any one at most {alone_ns}",
-            "removing {of_kind} alone saves {kind_ns}",
+            "removing those of one place saves at most {alone_pct} of that",
+            "removing {of_kind} alone {kind_pct} of that",
             "with the waits for the data loader, {with_loader_ns}",
             "{why_once}",
         ),
@@ -72,8 +72,8 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "foreign_trace": Sentence(
         (
-            "{ranks}: no events from PyTorch's profiler: read the others with traceq query",
-            "no events from PyTorch's profiler: read the others with traceq query",
+            "{ranks}: no events from PyTorch's profiler: read theirs with traceq query",
+            "no events from PyTorch's profiler: read its events with traceq query",
         ),
         ("no event is a `cpu_op` or a `kernel`, so where the time goes is unknown",),
     ),
@@ -202,7 +202,7 @@ SENTENCES: dict[str, Sentence] = {
     ),
     "allocator_retries": Sentence(
         ("the allocator returns memory to the driver: {remedy}, or use less memory",),
-        ("{frees_mean} times {per_step}",),
+        ("{num_frees:time} {in_steps}",),
     ),
     "out_of_memory": Sentence(
         ("out of memory at {line}: {asked_bytes} asked for", "out of memory: {asked_bytes} asked for"),
@@ -552,15 +552,16 @@ SHARES_OF: dict[str, str] = {
 SHARED_EVIDENCE = (
     "{blocked_by_step_ns} by step",
     "{time_by_step_ns} by step",
+    "{by_rank_ns} by rank, most on rank {most_rank}",
     "in {num_steps_with} of {num_counted} counted steps",
     "rank {rank} waits {slack_ns} longer for others anyway",
 )
 """Clauses of claims of all codes."""
 
 GAINS = {
-    "": "{a_step} gets {gain} shorter",
-    AT_MOST: "{a_step} gets {gain} shorter",
-    BY_REPLAY: "{a_step} gets {gain} shorter (replay)",
+    "": "{what_gains} gets {gain} shorter",
+    AT_MOST: "{what_gains} gets {gain} shorter",
+    BY_REPLAY: "{what_gains} gets {gain} shorter (replay)",
     BY_JOB_REPLAY: "{the_jobs_step} gets {gain} shorter (replay of all ranks)",
     BY_UNPROFILED: "the job's step gets {gain} shorter (95 % interval of unprofiled steps)",
     "nothing": "{the_step} gets no shorter",

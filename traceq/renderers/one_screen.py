@@ -16,7 +16,7 @@ from rich.text import Text
 
 from traceq.claims.claim import Claim
 from traceq.claims.rules import rule_of
-from traceq.claims.saying import evidence_of, lead_of
+from traceq.claims.saying import evidence_of, lead_of, rank_words
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
@@ -42,7 +42,7 @@ _ALWAYS = (
 FIRST_TABLES = ("partition", "syncs", "collectives")
 """Tables that answer what a first screen is asked: GPU time by phase, syncs, collectives."""
 _IF_ROOM = (
-    *("core_use", "facts", "ranks", "clusters", "efficiency", "whatif", "idle", "lines", "kernels", "host"),
+    *("core_use", "facts", "ranks", "clusters", "partition_ranks", "efficiency", "idle", "lines", "kernels", "host"),
     *("unprofiled", "memory_reserved"),
 )
 """Tables for which there may be room."""
@@ -158,11 +158,16 @@ def _lead_lines(sheet: Sheet, leads: Sequence[Claim], width: int) -> Iterator[Te
 
 
 def gainer_words(sheet: Sheet, findings: Sequence[Claim]) -> str:
-    """Return what gains by these: a step, a traced one where unprofiled ones are known, or a trace without steps."""
+    """Return what gains by these: a step, a traced one where unprofiled ones are known, or a trace without steps.
+
+    Where ranks are missing it is these alone that gain: others may do the same, and then they wait less for these.
+    """
+    bases = [each.basis for each in findings if each.gain and each.basis is not None]
+    if bases and all(basis.num_alone for basis in bases):
+        return f"{rank_words(bases[0])} gain{'s' * (bases[0].num_alone == 1)}"
     if sheet.source.traced and not sheet.source.traced.is_step:
         return "the trace gains"
-    of_traced = [each.basis is not None and each.basis.is_beside_unprofiled for each in findings if each.gain]
-    return "a traced step gains" if of_traced and all(of_traced) else "a step gains"
+    return "a traced step gains" if bases and all(basis.is_beside_unprofiled for basis in bases) else "a step gains"
 
 
 def gain_words(sheet: Sheet, finding: Claim) -> tuple[str, str]:

@@ -5,6 +5,7 @@ A mean over ranks is one of the same steps only if all of them count these.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -12,18 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from traceq.facts.events.device_work import device_work, lacks_device_rows, lacks_host_ops
+from traceq.facts.events.device_work import PROFILER_STEP, device_work, lacks_device_rows
 from traceq.facts.events.kernels import has_untold_ranks
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.nesting import tracks
 from traceq.facts.events.unrecorded_work import launches_without_rows
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import Steps, extent, steps
 from traceq.frozen import frozen
+from traceq.intervals import measure_within, spans
 from traceq.model import SIDE_TABLES, Category, Caveat, Events, Trace, select_rows
 
 _WALL_CLOCK_NS = 10**18
 _MAX_GAP_NS = 60 * 10**9
 _COUNTERS = "cuda_profiler_range"
 """Category of the rows in which CUPTI's range profiler gives the counters of a kernel."""
+_OF_PROFILER = re.compile(r"^torch/profiler/profiler\.py\(\d+\): ")
 
 
 @frozen(eq=False)
@@ -33,9 +38,9 @@ class Outline:
     `base_time_ns` + a time of the trace is absolute; `extent` (start, end) ns of all host and device events;
     `has_device`: the trace has device work; `lacks_device_rows`: the job has a device, but the trace not;
     `has_counters`: the profiler measured counters of the kernels; `is_foreign`: no event is of PyTorch's profiler;
-    `is_empty`: none is an op, an annotation, Python or work of a device. `has_untold_ranks`: `world_size` is not told,
-    and other ranks take part in its collectives. `lost_launches`: how many of how many launches of kernels have no row
-    of the device; 0 of 0 without device work.
+    `is_empty`: none is an op, an annotation, Python or work of a device, but the profiler's own.
+    `has_untold_ranks`: `world_size` is not told, and other ranks take part in its collectives. `lost_launches`: how
+    many of how many launches of kernels have no row of the device; 0 of 0 without device work.
     """
 
     path: str
@@ -72,11 +77,24 @@ def outline(trace: Trace) -> Outline:
         lacks_device_rows=lacks_device_rows(trace),
         has_counters=_COUNTERS in trace.events.strings,
         is_foreign=not (trace.events.category != Category.OTHER).any(),
-        is_empty=lacks_host_ops(trace) and not len(device_work(trace)),
+        is_empty=_is_empty(trace),
         has_untold_ranks=has_untold_ranks(trace),
         lost_launches=launches_without_rows(trace) if len(device_work(trace)) else (0, 0),
         steps=steps(trace),
     )
+
+
+def _is_empty(trace: Trace) -> bool:
+    """Return whether no program runs: the thread that runs the profiler is in no function but it and its callers."""
+    events = trace.events
+    marks, frames = events.rows(Category.CPU_OP, Category.ANNOTATION), events.rows(Category.PYTHON)
+    if len(device_work(trace)) or not matching(events, marks, PROFILER_STEP).all():
+        return False
+    profilers = frames[matching(events, frames, _OF_PROFILER)]
+    if len(profilers):
+        frames = frames[np.isin(tracks(trace)[frames], tracks(trace)[profilers])]
+    until = np.maximum(events.end[frames], events.ts[frames] + 1)  # some take no time
+    return bool(measure_within(spans(events.ts[profilers], events.end[profilers]), events.ts[frames], until).all())
 
 
 def head(trace: Trace) -> Trace:
