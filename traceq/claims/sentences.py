@@ -489,7 +489,7 @@ REMEDIES: dict[str, str] = {
     "more_graphs": "more of the step in CUDA graphs, or larger batches",
     "compile": "torch.compile or larger batches",
     "batches": "larger batches",
-    "host_op": "record the device, too",
+    "host_op": "record the device with torch.profiler, too",
     "on_device": "move it to the device",
     "fewer_threads": "also compare fewer torch threads: --toggle @threads=default,1",
     "less_loading": "less work per sample, or num_workers=0",

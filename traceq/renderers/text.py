@@ -137,7 +137,7 @@ def source_summary(source: Source) -> str:
         f"step {source.step}" if source.step is not None else "",
         _ranks_read(source),
         source.device,
-        "no device rows" if source.lacks_device_rows else "",
+        "no kernels recorded" if source.lacks_device_rows else "",
         f"torch {source.torch}" if source.torch else "",
         f"{source.num_events:,} events" if source.num_events else "",
     ]

@@ -228,13 +228,13 @@ def test_findings_are_listed_with_the_time_they_are_about(tmp_path: Path) -> Non
 def test_where_the_rows_of_the_device_are_missing_titles_and_numbers_are_the_hosts(tmp_path: Path) -> None:
     path, made = ROOT / "fixtures/kinds/no_device_rows.json", tmp_path / "lost.html"
     text = run("show", str(path))
-    assert " · 1 of 4 ranks (0) · no device rows" in text.splitlines()[0]
+    assert " · 1 of 4 ranks (0) · no kernels recorded" in text.splitlines()[0]
     assert "\nA step of the host " in text
     run("show", str(path), "--html", str(made))
     page = made.read_text()
     assert re.search(r"<h1[^>]*>No findings: .* rows of its device</h1>", page)
     assert "Host&#x27;s compute" in page or "Host's compute" in page
-    assert "no device rows" not in run("show", str(ROOT / "fixtures/example/job"))
+    assert "no kernels recorded" not in run("show", str(ROOT / "fixtures/example/job"))
 
 
 def test_sections_have_titles_in_plain_words_with_how_to_read_them(tmp_path: Path) -> None:
