@@ -145,7 +145,8 @@ def _lead_lines(sheet: Sheet, leads: Sequence[Claim], width: int) -> Iterator[Te
     room = width - 3 - (tail if is_beside else 0)
     room = min(room, max(len(line) for finding in leads for line in wrap(visible(lead_of(finding)), room)))
     if has_gain and is_beside:
-        yield Text(f"{'Gain first':<{room + 3}}  {gainer:>{of_ns}}  {base:>{of_share}}", style="dim")
+        heading = "Gain first (gains may overlap)" if sum(bool(gain) for gain, _ in gains) > 1 else "Gain first"
+        yield Text(f"{heading:<{room + 3}}  {gainer:>{of_ns}}  {base:>{of_share}}", style="dim")
     for number, (finding, (gain, share)) in enumerate(zip(leads, gains, strict=True), 1):
         first, *more = wrap(visible(lead_of(finding)), room)
         end = f"  {gain:>{of_ns}}  {share:>{of_share}}" if gain and is_beside else ""
