@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from builder import AUTOGRAD, Event, annotation, build, comms, kernel, launch, op, row, step, table, world
 
+from traceq.analysis.collectives import StepRow, calls_words
 from traceq.analysis.registry import analyze
 from traceq.model import Run
 
@@ -261,3 +262,17 @@ def test_a_rank_of_one_calls_and_needs_no_kernel() -> None:
 
 def test_a_sync_row_of_the_profiler_is_no_kernel() -> None:
     assert collectives(row("cuda_sync", "nccl wait", 5, 9, stream=7)) == []
+
+
+def test_a_step_has_all_calls_of_a_name_whatever_they_are_for() -> None:
+    """Of five all_to_all in a step, two were in a row of the first screen, and the row of the others was left out."""
+
+    def calls(rank: int, number: int, name: str, num: int) -> StepRow:
+        return StepRow(0, rank, number, name, "", num, num, None, 0, 0)
+
+    kinds = {
+        ("all_to_all", "activations"): [calls(0, 1, "all_to_all", 2), calls(0, 2, "all_to_all", 2)],
+        ("all_to_all", "unknown"): [calls(0, 1, "all_to_all", 3), calls(0, 2, "all_to_all", 3)],
+        ("all_reduce", "gradients"): [calls(0, 1, "all_reduce", 4)],
+    }
+    assert calls_words(kinds, 2) == "5 all_to_all, 0 or 4 all_reduce"

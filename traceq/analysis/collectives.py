@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,17 @@ def _sums(trace: Trace, identities: NDArray[np.int64]) -> Iterator[tuple[Any, ..
     )
 
 
+def calls_words(kinds: Mapping[tuple[str, str], Sequence[StepRow]], num_steps: int) -> str:
+    """Return `5 all_to_all, 4 all_reduce`: the calls of a step by name, most first; kernels where no call is known."""
+    by_name: dict[str, Counter[tuple[int, int | None]]] = defaultdict(Counter)
+    for (name, _), rows in kinds.items():
+        for row in rows:
+            by_name[name][row.rank, row.step] += row.num or row.num_kernels
+    of_names = {name: [*nums.values(), *[0] * (num_steps > len(nums))] for name, nums in by_name.items()}
+    most_first = sorted(of_names.items(), key=lambda item: -sum(item[1]))
+    return ", ".join(f"{values_words(nums, Unit.COUNT)} {name}" for name, nums in most_first)
+
+
 def _row(
     trace: Trace,
     identity: Sequence[int],
@@ -339,6 +351,8 @@ def _per_step(job: Job, rows: Sequence[StepRow]) -> Table:
         )
         for (name, role), of_steps in kinds.items()
     ]
+    if len({row.name for row in shown}) < len(shown):  # then calls of a name are rows of several roles
+        title += f": {calls_words(kinds, num_steps)}"
     on_device = any(row.gpu_ns for row in shown)
     mean_of = sentences.MEAN_OF_RANKS.format(num=len(job.ranks)) if len(job.ranks) > 1 else ""
     view = Table.of("collectives", f"{title}{mean_of}", _PerStep, shown)

@@ -111,7 +111,7 @@ SENTENCES: dict[str, Sentence] = {
             "compiling before a first launch takes {compiling_ns} (longest: {compiling_of})",
             "a pause before {pause_before} takes {pause_ns}",
             "a loader's start, to a first batch, or end takes {loader_start_ns}: persistent_workers=True keeps workers",
-            "in the {after_ns} after the last long one of these, the device is busy for {busy_after_pct}",
+            "in the other {after_ns} after the last long one of these, the device is busy for {busy_after_pct}",
         ),
     ),
     "wall_time": Sentence(
