@@ -217,8 +217,8 @@ def _names_of_chains(trace: Trace, chains: ThreadChains) -> list[Counter[str]]:
 def _in_turns(chains: ThreadChains, names: list[Counter[str]], names_of_other: list[Counter[str]]) -> ThreadChains:
     """Return the chains, those joined to the first whose kernels the first of the other side launches most of."""
     first, others = list(chains[0]), []
-    for threads, own in zip(chains[1:], names[1:], strict=True):
-        in_first, *in_others = ((own & of_other).total() for of_other in names_of_other)
+    for threads, launched in zip(chains[1:], names[1:], strict=True):
+        in_first, *in_others = ((launched & of_other).total() for of_other in names_of_other)
         if in_first > max(in_others, default=0):
             first += threads
         else:
