@@ -319,6 +319,21 @@ def test_a_kernel_that_replaces_another_one_as_often_changes_by_duration() -> No
     assert (row.delta_num, row.count_ns, row.dur_ns) == (0, 0, -40_000)
 
 
+def test_small_kernels_that_were_replaced_with_large_ones_count_too() -> None:
+    dur = {"gemm": 100, "small": 0.5, "norm": 10, "cutlass": 180}
+
+    def side(*kernels: str) -> Trace:
+        host = queued()
+        for name in kernels:
+            host.run(name, dur[name], launcher="CompiledFunction")
+        return host.run("add", 5).trace
+
+    a = side("small", "gemm", "small", "norm", "gemm", "small")
+    b = side("norm", "gemm", "cutlass", "cutlass", "cutlass", "cutlass")
+    for _, _, causes in (explain(a, b), explain(b, a)):
+        assert sum(cause.delta_num for cause in causes) == 0
+
+
 def test_a_renamed_kernel_is_one_row() -> None:
     a, b = (queued().run(name, dur).run("add", 5).trace for name, dur in (("ampere", 30), ("hopper", 20)))
     delta, causes = causes_of(a, b)

@@ -113,6 +113,16 @@ def test_without_a_device_a_read_of_a_value_is_a_sync() -> None:
     assert (delta, effects(causes)) == (4, {"sync|forward|aten::item|": (1, 4, 0)})
 
 
+def test_without_a_device_python_between_two_ops_that_one_side_alone_calls_is_theirs() -> None:
+    """B calls two, 30 apart; what is before the first and after the second is there without them, too: 20 in all."""
+    a = [step(0, 60), op("aten::mm", 0, 20), op("aten::mm", 40, 20)]
+    added = [op("aten::select", 30, 10), call("cuLaunchKernel", 50, 5, 1), op("aten::select", 70, 10)]
+    b = [step(0, 110), op("aten::mm", 0, 20), *added, op("aten::mm", 90, 20)]
+    for delta, causes in (explained(a, b)[::2], explained(b, a)[::2]):
+        by_name = {cause.name: abs(cause.delta_ns) // 1000 for cause in causes.values() if cause.delta_ns}
+        assert (abs(delta), by_name) == (50, {"aten::select": 45, "cuLaunchKernel": 5})
+
+
 def test_time_of_a_node_of_autograd_itself_is_not_that_of_an_op_in_it() -> None:
     def evaluated(dur: float) -> list[Event]:
         names = ("autograd::engine::evaluate_function: NllLossBackward0", "NllLossBackward0", "aten::nll_loss_backward")

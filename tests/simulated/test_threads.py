@@ -14,8 +14,9 @@ from builder import Event, build, call, kernel, launch, memcpy, op, step
 
 import traceq
 from traceq.causes.replay import replay_of
+from traceq.compare.explain import explain
 from traceq.facts.stalls.host_waits import host_waits
-from traceq.facts.timeline.active_thread import hand_overs, thread_chains
+from traceq.facts.timeline.active_thread import hand_overs, paired_chains, thread_chains
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.model import Run
 
@@ -217,3 +218,32 @@ def test_chains_are_the_threads_that_do_not_take_turns() -> None:
     handed = hand_overs(trace, chains)
     assert set(handed.chain.tolist()) == {1, 2, 3}
     assert set(handed.giver.tolist()) == {0}  # the longest worker is the last one, and the main thread takes its turn
+
+
+def test_threads_that_take_turns_on_one_side_are_one_line_on_both() -> None:
+    """The main thread is still in an op as the other begins, on B only, and resumes late: no hand-over is seen."""
+
+    def side(read_us: float, overlap_us: float) -> list[Event]:
+        events, now = list[Event](), 0.0
+        for number in range(3):
+            begin = now
+            events += [op("forward", now, 100 + overlap_us), op("backward", now + 100, 400, tid=2)]
+            for name, tid, num in (("f", MAIN, 10), ("b", 2, 40)):
+                for _ in range(num):
+                    corr = len(events)
+                    events += [launch(now + 1, 2, corr, tid=tid), kernel(f"{name}_kernel", now + 5, 4, corr)]
+                    now += 10
+            if read_us:
+                events += [op("aten::item", now, read_us, tid=2), call("cudaStreamSynchronize", now, read_us, tid=2)]
+                now += read_us
+            now += 700
+            events.append(step(begin, now - begin, number))
+        return events
+
+    a, b = build(*side(0, 0)), build(*side(300, 45))
+    assert [len(chains) for chains in (thread_chains(a), thread_chains(b))] == [1, 2]
+    assert [len(chains) for chains in paired_chains(a, b)] == [1, 1]
+    assert [len(chains) for chains in paired_chains(b, a)] == [1, 1]
+    traced, _, causes = explain(a, b)
+    assert traced.delta_ns == 200_000, "the last step ends with its last kernel"
+    assert (causes[0].kind, causes[0].delta_ns) == ("sync", pytest.approx(200_000, rel=0.02))

@@ -42,8 +42,11 @@ _MATERIAL, _MUCH = 0.05, 0.1
 """Part of the FLOPs that may be a bound where others are missing; from which the peak of a dtype is named."""
 _SOFTMAX, _PRODUCTS = ("aten::_softmax", "aten::_safe_softmax"), {"aten::bmm": 0, "aten::baddbmm": 1}
 """Names of softmax ops; products of batches of matrices, with the position of their first factor."""
-_ON_SCORES, _BESIDE = tuple(f"aten::{name}" for name in ("mul", "div", "add", "masked_fill", "mul_", "div_", "add_")), 3
-"""Ops that scale or mask scores, which a fused kernel does on the way; and their role in `_roles`."""
+_ON_SCORES, _BESIDE = (
+    tuple(f"aten::{name}" for name in ("mul", "div", "add", "masked_fill", "mul_", "div_", "add_", "copy_")),
+    3,
+)
+"""Ops that scale, mask or cast scores, which a fused kernel does on the way; and their role in `_roles`."""
 Scores = tuple[str, int, int, int]
 """(phase, batch, rows, columns) of a batch of matrices."""
 
@@ -372,8 +375,8 @@ def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[
     """Return the scores that products and a softmax of the same shape take most time for, on the rank where it is most.
 
     As many products have to give such scores, and to multiply them, as softmaxes take them in the phase, in most steps;
-    a fused kernel also scales and masks them. It explains a claim on an op below its roof whose key, in `below_roof`,
-    is that of one of these: its time is part of theirs.
+    a fused kernel also scales, masks and casts them. It explains a claim on an op below its roof whose key, in
+    `below_roof`, is that of one of these: its time is part of theirs.
     """
     worst: list[Claim | None] = []
     for index, part in enumerate(parts):
@@ -409,7 +412,7 @@ def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[
 def _roles(row: OpWork) -> list[tuple[int, Scores]]:
     """Return (0, the scores that a product gives), (1, those that a softmax takes), (2, those that a product takes).
 
-    (_BESIDE, those that an op scales or masks), which does so to other tensors, too.
+    (_BESIDE, those that an op scales, masks or casts), which does so to other tensors, too.
     """
     first = _PRODUCTS.get(row.op, 0)
     if not row.shapes or row.op not in (*_SOFTMAX, *_PRODUCTS, *_ON_SCORES):

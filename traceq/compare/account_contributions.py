@@ -35,7 +35,7 @@ def account_contributions(a: Trace, b: Trace) -> Contributions:
     """Return the contributions of each account in each of the counted steps that both sides have, the n-th as pairs."""
     is_swapped = are_swapped(a, b)
     a, b = (b, a) if is_swapped else (a, b)
-    sides = accounts(a), accounts(b)
+    sides = accounts(a, b), accounts(b, a)
     numbers = LabelNumbers([side.labels for side in sides], is_swapped=is_swapped)
     of_sides = [numbers.numbers(side.labels) for side in sides]
     num_steps = min(side.ns.shape[1] for side in sides)

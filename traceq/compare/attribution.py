@@ -7,7 +7,7 @@ no op and at no known line. Accounts add up to the cells of the partition, and c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -32,7 +32,7 @@ from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory
 from traceq.frozen import frozen
 from traceq.grouping import Groups, Numbers, group
 from traceq.intervals import Spans, advance, contains, earliest_owner, measure_within, sorted_unique, span_index, spans
-from traceq.model import Trace
+from traceq.model import Category, Trace
 
 Key = TypeVar("Key", str, tuple[str, str])
 
@@ -83,9 +83,14 @@ def step_time(trace: Trace) -> StepTime:
     )
 
 
-def accounts(trace: Trace) -> Accounts:
-    """Return the accounts of a trace's counted steps, whose ns add up to them."""
+def accounts(trace: Trace, other: Trace | None = None) -> Accounts:
+    """Return the accounts of a trace's counted steps, whose ns add up to them.
+
+    Python of no known line between two ops that the `other` trace never calls is that of the first: it makes the calls.
+    """
     parts, _, phase, actor = attributed_parts(trace)
+    if other is not None:
+        actor = _with_python_between(trace, parts, actor, _called(other))
     step = span_index(steps(trace).window[steps(trace).counted], parts[:, 0])
     inside = step >= 0
     return _accounts(trace, phase[inside], actor[inside], parts[inside], step[inside])
@@ -234,6 +239,34 @@ def _host_actor(
             inside = span_index(track_parts, start_ns[selected])
             actor[selected[inside >= 0]] = actors_of[track][inside[inside >= 0]]
     return actor
+
+
+def _called(trace: Trace) -> set[str]:
+    """Return the names of the outermost ops."""
+    return {trace.events.strings[name] for name in trace.events.names_among(actors(trace).op_rows).tolist()}
+
+
+def _with_python_between(
+    trace: Trace, parts: Spans, actor: NDArray[np.int64], called: Collection[str]
+) -> NDArray[np.int64]:
+    """Return the actors, that of Python without a line between ops of the main thread not among those `called`: the op.
+
+    That before the first and after the last of them would be there without them, too. What Python launches itself, as a
+    kernel of Triton, is no op.
+    """
+    events, all_actors = trace.events, actors(trace)
+    rows, is_op = all_actors.op_rows, events.category[all_actors.op_rows] == Category.CPU_OP
+    of_main = np.flatnonzero(is_op & (tracks(trace)[rows] == main_track(trace)))
+    of_main = of_main[np.argsort(events.end[rows[of_main]], kind="stable")]
+    rows = rows[of_main]
+    is_alone = np.array([name not in called for name in events.strings], np.bool_)[events.name[rows]]
+    is_between = np.r_[False, is_alone[:-1] & is_alone[1:], False]  # by the number of ops before
+    python = np.flatnonzero((actor >= all_actors.first_place) & (all_actors.line[actor] == 0))
+    num_before = np.searchsorted(events.end[rows], parts[python, 0], "right")
+    python, num_before = python[is_between[num_before]], num_before[is_between[num_before]]
+    charged = actor.copy()
+    charged[python] = all_actors.first_op + of_main[num_before - 1]
+    return charged
 
 
 def _open_collective(trace: Trace, all_actors: Actors, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:

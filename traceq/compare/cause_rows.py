@@ -213,6 +213,7 @@ class _Table:
             together, minor = self._regions(minor, place_of)
             causes += together
         causes = _same_on_ranks(causes, self.parts.labels)
+        causes, minor = self._with_all_replaced(causes, minor)
         jitter = self._joined(rest)
         index = list(jitter.labels)
         error_ns = error_of_mean(self.delta_by_step[index].sum(axis=0)) * self.num_steps
@@ -244,6 +245,26 @@ class _Table:
                 is_one = not is_other and len(members) > 1 and self._is_cause(row, 0.0)[0]
                 (causes if is_one else others).extend([row] if is_one else members)
         return causes, others
+
+    def _with_all_replaced(self, causes: list[_Row], minor: list[_Row]) -> tuple[list[_Row], list[_Row]]:
+        """Return (the causes, with small kernels that were replaced, or replace others, where large ones do; the rest).
+
+        `fold_replacements` joins all of a place: without the small ones it would count too few on one side.
+        """
+        labels, more, left = self.parts.labels, Counter[str](), causes
+        for label, num in zip(labels, self.events.tolist(), strict=True):
+            more[label.name] += num
+        for place_of in (_call_of_kernel, _op_of_kernel):
+
+            def placed(row: _Row, place_of: Callable[[Label], tuple[object, ...]] = place_of) -> tuple[object, ...]:
+                head, num = labels[row.labels[0]], self.events[list(row.labels)].sum()
+                return (num > 0, place_of(head)) if num * more[head.name] > 0 and place_of(head) else ()
+
+            places = {placed(row) for row in left} - {()}
+            replaced = {place for place in places if (not place[0], place[1]) in places}
+            causes = causes + [row for row in minor if placed(row) in replaced]
+            minor, left = ([row for row in rows if placed(row) not in replaced] for rows in (minor, left))
+        return causes, minor
 
     def _side_of(self, number: int) -> int:
         """Return the side that alone has a label, or has it more often: -1 for A, 1 for B, 0 for both."""
@@ -427,6 +448,18 @@ def _code_place(label: Label) -> tuple[object, ...]:
     None in the data loader: what workers took over is not replaced by how the process receives it.
     """
     return ("", *label.place) if _op_place(label) and label.phase not in LOADING else ()
+
+
+def _op_of_kernel(label: Label) -> tuple[object, ...]:
+    """Return the rank, the phase and the op that launches a kernel, as `fold_replacements` has them; else nothing."""
+    op = label.name.rpartition(LAUNCHES)[0] if label.kind == "kernel" else ""
+    return (label.rank, label.phase, op) if op else ()
+
+
+def _call_of_kernel(label: Label) -> tuple[object, ...]:
+    """Return the same with the line and module; nothing where neither is known."""
+    op = _op_of_kernel(label)
+    return (*op, label.line, label.module) if op and (label.line or label.module) else ()
 
 
 def _op_region(label: Label) -> tuple[object, ...]:

@@ -76,6 +76,23 @@ def test_a_kernel_belongs_to_the_outermost_contraction_and_else_to_the_innermost
     assert [trace.events.text(row) for row in ops.row.tolist()] == ["aten::convolution", "aten::add"]
 
 
+def test_what_autocast_casts_for_a_product_is_no_part_of_the_product() -> None:
+    half = {"Input Dims": MM["Input Dims"], "Input type": ["c10::Half", "c10::Half"]}
+    copied = {"Input Dims": [[8, 16], [8, 16]], "Input type": ["c10::Half", "float"]}
+    trace = build(
+        op("aten::mm", 0, 30, **MM),
+        op("aten::copy_", 2, 8, **copied),
+        launch(3, 1, corr=1),
+        op("aten::mm", 12, 15, **half),
+        launch(13, 1, corr=2),
+        kernel("unrolled_elementwise", 100, 7, corr=1),
+        kernel("gemm", 110, 10, corr=2),
+    )
+    ops = modelled_ops(trace)
+    of_op = dict(zip([ops.works[index].flops for index in ops.work.tolist()], ops.ns.tolist(), strict=True))
+    assert of_op == {2 * 8 * 16 * 4: 10_000, 0: 7_000}
+
+
 def test_an_op_whose_kernel_never_ran_counts_nothing() -> None:
     trace = build(
         op("aten::mm", 0, 10, **MM),

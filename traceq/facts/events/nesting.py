@@ -86,14 +86,14 @@ class Nest:
         may_be_inside = latest_match_end >= self.end  # spares all others the walk up, level by level
         index = np.where((index >= 0) & may_be_inside[index], index, -1)
         pending = np.flatnonzero(index >= 0)
-        for _ in range(_FEW_LEVELS):
+        for _ in range(_FEW_LEVELS if len(pending) < len(matches) else 0):  # of more, all intervals at once are fewer
             pending = pending.compress(~matches[index[pending]])
             if len(pending) == 0:
                 return index
             index[pending] = self.parent[index[pending]]
             pending = pending.compress(index[pending] >= 0)
         nearest = np.r_[np.where(matches, np.arange(len(matches)), self.parent), -1]  # the last element is that of -1
-        while (further := nearest[nearest]).tobytes() != nearest.tobytes():
+        while not np.array_equal(further := nearest[nearest], nearest):
             nearest = further
         index[pending] = nearest[index[pending]]
         return index

@@ -210,19 +210,27 @@ def _owners(
     work_id: NDArray[np.int64],
     works: tuple[Work, ...],
 ) -> NDArray[np.int64]:
-    """Return the op whose work each launching op is part of: rows of Events, -1 without a model."""
+    """Return the op whose work each launching op is part of: rows of Events, -1 without a model.
+
+    Under autocast a product casts its inputs and calls itself again: the casts are no part of it.
+    """
     rank = np.full(len(trace.events), -1, np.int8)
     of_work = np.array([int(work.kind) for work in works], np.int8)
     rank[candidates] = of_work[work_id] if len(works) else of_work
     best, owner = np.full(len(launching), -1), np.full(len(launching), -1)
+    call = np.r_[_calls(trace, candidates), -1]
+    calls_itself = np.zeros(len(trace.events), np.bool_)
+    calls_itself[call[candidates[call[candidates] != candidates]]] = True
 
     def visit(ops: Nest, which: NDArray[np.int64], index: NDArray[np.int64]) -> None:
         row = ops.rows[index]
-        better = (rank[row] > best[which]) | (rank[row] == Kind.CONTRACTION)
+        is_product = rank[row] == Kind.CONTRACTION
+        is_cast = is_product & calls_itself[row] & (call[owner[which]] != row)
+        better = ((rank[row] > best[which]) | is_product) & ~is_cast
         best[which[better]], owner[which[better]] = rank[row[better]], row[better]
 
     climb(trace, launching, visit, rank >= 0)
-    return np.asarray(np.r_[_calls(trace, candidates), -1][owner])
+    return np.asarray(call[owner])
 
 
 def _calls(trace: Trace, candidates: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -126,12 +126,15 @@ def thread_chains(trace: Trace) -> ThreadChains:
 def paired_chains(a: Trace, b: Trace) -> tuple[ThreadChains, ThreadChains]:
     """Return the chains of both sides, in pairs that launch most of the same kernels; an empty one has no counterpart.
 
-    Both sides are split where either one launches side by side.
+    Both sides are split where either one launches side by side. Threads that take turns on one side are one chain on
+    the other, too, where they may come to overlap: hand-overs between chains are guessed, their order in one is known.
     """
     if max(map(parallel_launches, (a, b))) < _MOST_PARALLEL:
         return (launching_threads(a),), (launching_threads(b),)
     of_a, of_b = _split(a), _split(b)
-    names_a, names_b = ([_launched_names(trace, threads) for threads in of] for trace, of in ((a, of_a), (b, of_b)))
+    names_a, names_b = _names_of_chains(a, of_a), _names_of_chains(b, of_b)
+    of_a, of_b = _in_turns(of_a, names_a, names_b), _in_turns(of_b, names_b, names_a)
+    names_a, names_b = _names_of_chains(a, of_a), _names_of_chains(b, of_b)
     alike = {(i, j): (names_a[i] & names_b[j]).total() for i in range(1, len(of_a)) for j in range(1, len(of_b))}
     in_b = {0: 0}
     for i, j in sorted(alike, key=lambda pair: (-alike[pair], pair)):
@@ -205,6 +208,22 @@ def _beside(trace: Trace, threads: list[int], instants: NDArray[np.int64]) -> fl
     for ops in (host_ops(trace)[thread] for thread in threads if thread in host_ops(trace)):
         in_op |= ops.is_open(instants)
     return float(in_op.mean())
+
+
+def _names_of_chains(trace: Trace, chains: ThreadChains) -> list[Counter[str]]:
+    return [_launched_names(trace, threads) for threads in chains]
+
+
+def _in_turns(chains: ThreadChains, names: list[Counter[str]], names_of_other: list[Counter[str]]) -> ThreadChains:
+    """Return the chains, those joined to the first whose kernels the first of the other side launches most of."""
+    first, others = list(chains[0]), []
+    for threads, launched in zip(chains[1:], names[1:], strict=True):
+        in_first, *in_others = ((launched & of_other).total() for of_other in names_of_other)
+        if in_first > max(in_others, default=0):
+            first += threads
+        else:
+            others.append(threads)
+    return (tuple(first), *others)
 
 
 def _launched_names(trace: Trace, threads: tuple[int, ...]) -> Counter[str]:

@@ -133,7 +133,7 @@ def line_function(line: str) -> str:
 def user_frames(trace: Trace) -> NDArray[np.int64]:
     """Return the rows of the main thread's frames of Python outside of libraries."""
     frames = python_frames(trace).get(main_track(trace))
-    return np.empty(0, np.int64) if frames is None else frames.rows[_is_user(trace, frames)]
+    return np.empty(0, np.int64) if frames is None else frames.rows[_is_user(trace)[frames.rows]]
 
 
 def user_line(frames: Sequence[str]) -> str:
@@ -219,7 +219,7 @@ def _user_lines(
 
     Of the first `num_open` frames without a call the first line is not where they stand.
     """
-    strings, name, is_user = trace.events.strings, trace.events.name, _is_user(trace, frames)
+    strings, name, is_user = trace.events.strings, trace.events.name, _is_user(trace)[frames.rows]
     index = frames.first_enclosing(innermost, is_user)
     is_called = (frames.parent >= 0) & is_user[frames.parent]
     called = frames.first_enclosing(innermost, is_user | is_called)
@@ -268,9 +268,12 @@ def _callers(trace: Trace) -> NDArray[np.int64]:
     return caller
 
 
-def _is_user(trace: Trace, frames: Nest) -> NDArray[np.bool_]:
-    rows = frames.rows
-    return matching(trace.events, rows, _FRAME) & ~matching(trace.events, rows, _LIBRARY)
+@once_per_trace
+def _is_user(trace: Trace) -> NDArray[np.bool_]:
+    """Return which events are Python frames outside of libraries: bool[N]."""
+    frames, is_user = trace.events.rows(Category.PYTHON), np.zeros(len(trace.events), np.bool_)
+    is_user[frames] = matching(trace.events, frames, _FRAME) & ~matching(trace.events, frames, _LIBRARY)
+    return is_user
 
 
 def _modules(trace: Trace, frames: Nest, innermost: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
