@@ -92,11 +92,12 @@ def test_a_copy_on_the_device_is_no_sync() -> None:
     assert syncs(*copy("DtoD (Device -> Device)", 41, 2, api="cudaMemcpy")) == []
 
 
-def test_a_scalar_that_rocm_copies_within_the_device_is_read_by_the_host() -> None:
-    """ROCm names a copy to pinned memory so; no other op of torch copies within the device and waits."""
+@pytest.mark.parametrize("reader", ["aten::_local_scalar_dense", "aten::nonzero"])
+def test_what_rocm_copies_within_the_device_and_waits_for_is_read_by_the_host(reader: str) -> None:
+    """ROCm names a copy to pinned memory so; of torch only ops that read a value, and copies, make it."""
     read = copy("DtoD (Device -> Device)", 50, 11, api="hipMemcpyWithStream", takes=22)
     assert syncs(*read) == []
-    assert syncs(op("aten::_local_scalar_dense", 39, 40), *read) == [("dtoh", 22, 21)]
+    assert syncs(op(reader, 39, 40), *read) == [("dtoh", 22, 21)]
     assert syncs(op("aten::copy_", 39, 40), *read) == []
 
 

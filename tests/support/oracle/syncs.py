@@ -86,10 +86,11 @@ def find_syncs(trace: Trace) -> list[Sync]:
         return scalars(trace)
     ends, result = Ends(trace), []
     copies = {call.row: op for op in trace.device_ops if op.cat == "memcpy" and (call := trace.launches.get(op.row))}
-    reads = [event for event in trace.events if event.name == "aten::_local_scalar_dense" and event.cat == "cpu_op"]
+    ops = [event for event in trace.events if event.cat == "cpu_op"]
     for call in trace.launches.values():  # ROCm calls a copy to pinned memory one within the device
         is_waiting = call.row in copies and call.name == "hipMemcpyWithStream" and "DtoD" in copies[call.row].name
-        if is_waiting and any(op.thread == call.thread and op.start <= call.start < op.end for op in reads):
+        around = [op for op in ops if is_waiting and op.thread == call.thread and op.start <= call.start < op.end]
+        if around and max(around, key=lambda op: (op.start, -op.end)).name != "aten::copy_":
             copies[call.row] = replace(copies[call.row], name="Memcpy DtoH")
     streams, records = known_streams(trace), known_events(trace)
     local = profilers_own(trace)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.copies import COPY_CALL, PAGEABLE_COPY, TO_DEVICE, TO_HOST, WITHIN_DEVICE
 from traceq.facts.events.device_work import DeviceWork, device_work, session_gaps
 from traceq.facts.events.kernels import innermost_ops
-from traceq.facts.events.name_patterns import READS_SCALAR, matching, rows_named
+from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.starting_calls import library_loading_calls
 from traceq.facts.events.stream_waits import recorded_events, synced_stream
@@ -43,6 +43,7 @@ DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
 _QUERY = re.compile(r"EventQuery")
 _ASYNC = re.compile("async", re.IGNORECASE)
 _HIP_AND_WAIT = re.compile("hipMemcpyWithStream")
+_COPY_OP = re.compile(r"^aten::copy_$")
 _WAITS = {
     SyncKind.STREAM: re.compile(r"StreamSynchronize"),
     SyncKind.EVENT: re.compile(r"EventSynchronize"),
@@ -133,22 +134,22 @@ def _synchronize_kinds(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int
 def _copy_kinds(trace: Trace, work: DeviceWork, calls: NDArray[np.int64], copy: NDArray[np.int64]) -> NDArray[np.int8]:
     """Return DTOH or HTOD by the name of each copy (an index into DeviceWork); -1 for others.
 
-    ROCm calls a copy to pinned memory one within the device. Where the call is synchronous, and reads a scalar, it is
-    none.
+    ROCm calls a copy to pinned memory one within the device. Where the call is synchronous it is none: ops of torch
+    make it to read a value, but for `aten::copy_`, which may write one.
     """
     kind, copies = np.full(len(copy), -1, np.int8), np.flatnonzero(copy >= 0)
     rows = work.rows[copy[copies]]
     kind[copies[matching(trace.events, rows, TO_DEVICE)]] = SyncKind.HTOD
     kind[copies[matching(trace.events, rows, TO_HOST)]] = SyncKind.DTOH
     pinned = copies[matching(trace.events, rows, WITHIN_DEVICE) & matching(trace.events, calls[copies], _HIP_AND_WAIT)]
-    kind[pinned[_reads_scalar(trace, calls[pinned])]] = SyncKind.DTOH
+    kind[pinned[_reads_value(trace, calls[pinned])]] = SyncKind.DTOH
     return kind
 
 
-def _reads_scalar(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which calls are made by the op that reads a scalar: bool[calls]."""
+def _reads_value(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which calls are made by an op other than a copy: bool[calls]."""
     op = innermost_ops(trace, calls)
-    return (op >= 0) & matching(trace.events, op, READS_SCALAR)
+    return (op >= 0) & ~matching(trace.events, op, _COPY_OP)
 
 
 def _following_synchronize(
