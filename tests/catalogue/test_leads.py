@@ -228,8 +228,6 @@ def test_a_device_that_a_trace_does_not_name_is_not_another_one() -> None:
     assert (result.answer.code, result.answer.measures["num_a"]) == ("observed", 5)
     device = only("unrecorded_device", result)["device"]
     assert device == "not recorded against Tesla V100-DGXS-32GB"
-    repeated = only("repeated_ops", result)
-    assert (repeated["side"], repeated["repeated_pct"]) == ("a", pytest.approx(20.2, abs=0.05))
     assert any(caveat.text.endswith(f"device: {device}") for caveat in result.caveats)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -87,20 +86,6 @@ def test_outputs_that_compiled_code_passes_and_a_bias_added_later_are_the_same_w
     assert confounded(a, b) == []
     b = shaped(("aten::addmm", [[9], [4, 64], [64, 9], [], [], [4, 9]]), ("aten::convolution", [image, weight, [], []]))
     assert len(confounded(a, b)) == 1
-
-
-@pytest.mark.parametrize(("sizes", "num"), [((90, 101, 95), 0), ((140, 151, 145), 1), ((64, 64, 64), 1)])
-def test_inputs_that_vary_from_step_to_step_differ_where_their_usual_size_does(sizes: Sequence[int], num: int) -> None:
-    """A sampled graph has other nodes in each step, and never twice as many."""
-
-    def sampled(*sizes: int) -> Run:
-        each = [
-            op("aten::mm", 100 * number, 90, **{"Input Dims": [[nodes, 64], [64, 32]]})
-            for number, nodes in enumerate(sizes)
-        ]
-        return Run("", (build(*(step(100 * number, 100, number) for number in range(len(sizes))), *each),))
-
-    assert len(confounded(sampled(92, 100, 96), sampled(*sizes))) == num
 
 
 def test_without_a_product_in_common_the_op_with_the_largest_inputs_tells() -> None:

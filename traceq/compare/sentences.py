@@ -115,19 +115,11 @@ SENTENCES: dict[str, Sentence] = {
     "count_samples": _one(
         "To compare per sample, record with traceq.record(samples_per_rank=N), or from a DataLoader."
     ),
-    "other_step_ends": _one(
-        "Steps of {by_device} end with their work on the device, those of {by_host} with the host.",
-        "Part of their traced difference is how they are measured.",
-    ),
     "unrecorded_device": _one("Device: {device}: it may be another one."),
     "cold_start": _one(
         "What is compared holds a cold start, once and not per step: {once_a_ns} in {a} and {once_b_ns} in {b}.",
         "It is that of rank {rank}.",
         "Trace steps after a warm-up.",
-    ),
-    "repeated_ops": _one(
-        "Host times are not comparable: {repeated_pct} of the ops of {side} lie in an op of the same name.",
-        "Other versions of torch record them so.",
     ),
     "work_between": Sentence(
         (
@@ -257,10 +249,6 @@ SENTENCES: dict[str, Sentence] = {
         "The median of the others is {others_a_ns} and {others_b_ns}.",
         "Exposed communication is left out.",
     ),
-    "explained_rank": _one(
-        "The slowest is rank {slowest_a} in {a} and rank {slowest_b} in {b}.",
-        "Rank {rank}, which is explained, differs by {delta_ns} {per}.",
-    ),
     "earlier_start": _one(
         "{early_side} begins {earlier_ns} before {late_side}, and waits longer in its first collective."
     ),
@@ -292,10 +280,6 @@ SENTENCES: dict[str, Sentence] = {
         "Its host needs {less_host_ns} less {per}.",
         "Its host needs {more_host_ns} more {per}.",
         "That gains nothing: the device of {launching_side} computes for {busy_pct} of its step.",
-    ),
-    "starts_elsewhere": _one(
-        "It shows as {delta_ns} of {category} in {phase}, whose {calls} take as long as before.",
-        "They start {later} because of {what}.",
     ),
     "traded_with_kernels": _one(
         "It shows as {delta_ns} of {category} in {phase}, where kernels take {kernels_delta_ns}.",
@@ -349,7 +333,6 @@ WHY_NOT = {
     "shapes": "shapes: the largest {op} is {a} against {b}",
     "weights": "weights: of {num_a} shapes against {num_b}, none is the same, such as {a} against {b}",
     "calls": "calls: {op} runs {b} times {per} instead of {a}",
-    "blocks": "inputs of another size: kernels that both launch as often have {ratio} times the thread blocks",
 }
 """Why sides are not comparable."""
 LIKEWISE = "{reason}, and {num} more likewise"
