@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from traceq.claims.claim import Measure, measured
 from traceq.claims.limits import NOTABLE
 from traceq.compare.comparable import differences, parameters_of, unrecorded_device
-from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import (
     calls_difference,
     dtype_difference,
@@ -15,7 +14,7 @@ from traceq.compare.input_shapes import (
     shape_difference,
 )
 from traceq.compare.labels import LOADER
-from traceq.compare.limits import DRAWN, INSIDE, NAMED, REST, SCATTER, UNCOUNTED
+from traceq.compare.limits import DRAWN, INSIDE, NAMED, SCATTER, UNCOUNTED
 from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.compare.sentences import OTHER_PACE, PHASES
@@ -201,20 +200,6 @@ def _other_pace(a: Side, b: Side) -> dict[str, Measure]:
     names = [name for name, trace in zip("AB", traces, strict=True) if not has_shapes(trace)]
     on_device = any(len(device_work(trace)) > 0 for trace in traces)
     return measured(other=OTHER_PACE[on_device], unknown_sizes=" and ".join(names))
-
-
-def unknown_sizes(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> Iterator[Statement]:
-    """Yield that replaced kernels may compute on other sizes, where that is much of a delta and shapes are unknown.
-
-    Libraries choose a kernel by the size of its inputs: another kernel of the same op may be the same implementation.
-    """
-    replaced = (cause for cause in causes if cause.kind == "kernel" and cause.is_replacement and LAUNCHES in cause.name)
-    replaced_ns = sum(abs(cause.delta_ns) for cause in replaced)
-    if _is_one_recording(a, b) or not replaced_ns or replaced_ns < REST * abs(delta_ns):
-        return
-    traces = [side.first_trace() for side in (a, b)]
-    if traces[0].device == traces[1].device and not all(map(has_shapes, traces)):
-        yield state("unknown_sizes", replaced_ns=replaced_ns)
 
 
 def _work_differences(a: Side, b: Side) -> Iterator[str]:

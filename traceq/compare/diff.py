@@ -21,8 +21,8 @@ from traceq.compare.caveats import (
     unrecorded_work,
 )
 from traceq.compare.collective_volumes import exchanges
-from traceq.compare.comparable import are_ranks_of_one_job, comparable, earlier_start, in_common_phases, on_common_steps
-from traceq.compare.confounders import are_other_jobs, confounders, unknown_sizes
+from traceq.compare.comparable import are_ranks_of_one_job, comparable, in_common_phases, on_common_steps
+from traceq.compare.confounders import are_other_jobs, confounders
 from traceq.compare.explain import MAX_PEERS, explain, waits_apart
 from traceq.compare.inference import inference_deltas
 from traceq.compare.loader import feeding, feeding_answer, loader_workers
@@ -35,7 +35,6 @@ from traceq.compare.step_counts import count_deltas
 from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
 from traceq.compare.verdict import answer, arm_interactions, basis, doubt, is_same_time
 from traceq.compare.where_statements import (
-    exposed_delta_ns,
     later_host,
     most_in_phase,
     of_ranks,
@@ -232,11 +231,9 @@ def _reasons(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> Iterator[St
     yield from graph_replays(*traces, traced, cells, is_seen=is_seen, timed=diff.comparable.ok)
     yield from of_ranks(traced, diff.ranks, cells, waited_in)
     if same_code:
-        yield from earlier_start(a, b, traced, exposed_delta_ns(cells))
         yield from later_host(traced, cells)
     yield from of_causes
     yield from loader_workers(a, b, causes)
-    yield from unknown_sizes(a, b, causes, traced.delta_ns)
     yield from waits_and_transfers(traced, cells, causes, num_ranks=len(diff.ranks))
     yield from op_work(traced, diff.work, timed=is_seen)
     yield from traded_with_kernels(traced, cells)

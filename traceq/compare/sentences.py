@@ -249,18 +249,11 @@ SENTENCES: dict[str, Sentence] = {
         "The median of the others is {others_a_ns} and {others_b_ns}.",
         "Exposed communication is left out.",
     ),
-    "earlier_start": _one(
-        "{early_side} begins {earlier_ns} before {late_side}, and waits longer in its first collective."
-    ),
     "later_host": _one(
         "{late_side} is later: its device waits {host_bound_ns} more for its host than that of {early_side}.",
         "It is {in_collectives_ns} less in collectives.",
     ),
     "loader_workers": _one("In {side}, {workers}."),
-    "unknown_sizes": _one(
-        "Shapes are not recorded: kernels that others replaced may have computed on inputs of another size.",
-        "record_shapes=True tells.",
-    ),
     "waits_and_transfers": Sentence(
         (
             "Exposed waits of rank {rank} change by {wait_delta_ns}, exposed transfers by {transfer_delta_ns}.",

@@ -107,15 +107,11 @@ def _by_kernels(bound: CellDelta, cells: Sequence[CellDelta]) -> int:
     return 0 if is_other else computed_ns
 
 
-def exposed_delta_ns(cells: Sequence[CellDelta]) -> int:
-    """Return how much longer B is in collectives while nothing computes, ns per step."""
-    return sum(cell.delta_ns for cell in cells if cell.category in (_EXPOSED_COMM, EXPOSED_WAIT, EXPOSED_TRANSFER))
-
-
 def later_host(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[Statement]:
     """Yield, of two ranks of a job, that the device of one waits longer for its host, and less in collectives."""
     host_ns = sum(cell.delta_ns for cell in cells if cell.category == _HOST_BOUND)
-    comm_ns = exposed_delta_ns(cells)
+    exposed = (_EXPOSED_COMM, EXPOSED_WAIT, EXPOSED_TRANSFER)
+    comm_ns = sum(cell.delta_ns for cell in cells if cell.category in exposed)
     least_ns = max(abs(traced.delta_ns), NAMED * traced.a_ns)
     if min(abs(host_ns), abs(comm_ns)) < least_ns or host_ns * comm_ns > 0:
         return
