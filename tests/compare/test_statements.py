@@ -20,10 +20,10 @@ from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.compare.tables import causes_table, waterfall
 from traceq.compare.verdict import answer, cpu_time
-from traceq.compare.where_statements import most_in_phase, python_line, traded_with_kernels
+from traceq.compare.where_statements import most_in_phase, python_line, shown_elsewhere
 from traceq.compare.work_statements import added_ops
 from traceq.facts.ranks.job import ranks_in_memory
-from traceq.model import Run
+from traceq.model import Run, Trace
 from traceq.stats import Comparison, Verdict
 
 US = 1_000
@@ -145,17 +145,71 @@ def test_the_phase_with_most_of_a_difference_is_named() -> None:
     assert not [*most_in_phase(traced, (*cells, CellDelta("bwd", "tail", 0, 30 * US)))]
 
 
+def elsewhere(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> list[Statement]:
+    """What is stated where ops and allocations take as long on both sides."""
+    trace = build(step(0, 1000))
+    return [*shown_elsewhere(trace, trace, traced, cells, causes)]
+
+
+def test_host_bound_time_of_ops_that_take_as_long_as_before_is_not_their_own() -> None:
+    traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=99.0)
+    cells = (CellDelta("bwd", "host_bound", 0, 80 * US), CellDelta("fwd", "sync_wait", 0, 20 * US))
+    sync = cause("dtoh aten::item", 95, 1, kind="sync", line="train.py:7 step")
+    (shown,) = elsewhere(traced, cells, (sync, cause("aten::mm", 5, phase="bwd")))
+    assert (shown.code, *given(shown, "delta_ns", "phase", "cause")) == ("starts_elsewhere", 80_000, "bwd", sync.key)
+    assert not elsewhere(traced, cells, (sync, cause("aten::mm", 70, phase="bwd")))  # its own
+    pace = no_change("pace", "pace of all host ops", 30)
+    assert not elsewhere(traced, cells, (sync, pace))  # they take longer, each a little
+    assert not elsewhere(traced, cells[1:], (sync,))
+    back = Traced(0, 1100 * US, 1000 * US, 3, 3, matched_pct=99.0)
+    removed = (CellDelta("bwd", "host_bound", 80 * US, 0),)
+    (shown,) = elsewhere(back, removed, (cause("dtoh aten::item", -95, -1, kind="sync"),))
+    assert (shown.measures["delta_ns"], "earlier" in str(shown)) == (-80_000, True)
+
+
 def test_kernels_that_fill_the_time_in_which_the_device_waited_are_why_it_waits_less() -> None:
     traced = Traced(0, 1000 * US, 990 * US, 3, 3, matched_pct=99.0)
     cells = (CellDelta("fwd", "host_bound", 90 * US, 10 * US), CellDelta("fwd", "compute", 10 * US, 80 * US))
-    (more,) = traded_with_kernels(traced, cells)
+    sync = cause("dtoh aten::item", -5, -1, kind="sync")
+    (more,) = elsewhere(traced, cells, (sync,))
     assert (more.code, *given(more, "delta_ns", "kernels_delta_ns")) == ("traded_with_kernels", -80_000, 70_000)
     back = Traced(0, 990 * US, 1000 * US, 3, 3, matched_pct=99.0)
     turned = tuple(CellDelta(cell.phase, cell.category, cell.b_ns, cell.a_ns) for cell in cells)
-    (less,) = traded_with_kernels(back, turned)
+    (less,) = elsewhere(back, turned, ())
     assert (less.code, *given(less, "delta_ns", "kernels_delta_ns")) == ("traded_with_kernels", 80_000, -70_000)
     of_another = (cells[0], replace(cells[1], phase="bwd"))
-    assert not [*traded_with_kernels(traced, of_another)]
+    assert "traded_with_kernels" not in codes(elsewhere(traced, of_another, (sync,)))
+
+
+def test_a_pace_is_no_change_that_acts_elsewhere() -> None:
+    traced = Traced(0, 1000 * US, 990 * US, 3, 3, matched_pct=99.0)
+    cells = (CellDelta("fwd", "host_bound", 90 * US, 10 * US), CellDelta("fwd", "sync_wait", 0, 70 * US))
+    assert not elsewhere(traced, cells, (no_change("pace", "pace of all host ops", -4),))
+
+
+@pytest.mark.parametrize("category", ["host_bound", "alloc_wait"])
+def test_ops_and_allocations_that_take_longer_are_not_said_to_take_as_long(category: str) -> None:
+    """Where each call takes a little longer, no cause may hold it: the calls themselves are asked."""
+    traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=99.0)
+    cells, sync = (CellDelta("forward", category, 0, 80 * US),), cause("dtoh aten::item", 95, 1, kind="sync")
+
+    def called(dur: float) -> Trace:
+        in_op = [call("cudaMalloc", 110, dur - 20)] if category == "alloc_wait" else []
+        work = launch(10, 5, 1), kernel("gemm", 20, 5, 1)
+        return build(step(0, 1000), *work, op("aten::mm", 100, dur), *in_op)
+
+    assert [*shown_elsewhere(called(300), called(300), traced, cells, (sync,))]
+    assert not [*shown_elsewhere(called(300), called(380), traced, cells, (sync,))]
+
+
+def test_allocator_waits_that_a_sync_uncovers_are_not_the_allocator_s() -> None:
+    traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=99.0)
+    cells = (CellDelta("fwd", "alloc_wait", 50 * US, 140 * US), CellDelta("fwd", "host_bound", 0, 10 * US))
+    sync = cause("dtoh aten::item", 95, 2, kind="sync", line="train.py:7 step")
+    (shown,) = elsewhere(traced, cells, (sync,))
+    assert given(shown, "delta_ns", "category", "cause") == [90_000, "alloc wait", sync.key]
+    calls = cause("alloc cudaMalloc", 60, kind="sync")
+    assert not elsewhere(traced, cells, (sync, calls))
 
 
 def test_a_sync_in_one_of_several_steps_is_not_one_that_a_side_adds() -> None:

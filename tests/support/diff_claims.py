@@ -242,6 +242,7 @@ def of_traced(diff: Diff, traced: Traced) -> Expected:
 
     exposed = ("exposed_comm", "exposed_wait", "exposed_transfer")
     in_cell = {
+        "starts_elsewhere": lambda m: {"delta_ns": of_cells(*_categories(m), phase=str(m["phase"]))},
         "traded_with_kernels": lambda m: {"delta_ns": of_cells(*_categories(m), phase=str(m["phase"]))},
     }
     return {

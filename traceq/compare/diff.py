@@ -39,7 +39,7 @@ from traceq.compare.where_statements import (
     most_in_phase,
     of_ranks,
     python_line,
-    traded_with_kernels,
+    shown_elsewhere,
     unprofiled_phase_times,
     waits_and_transfers,
 )
@@ -236,7 +236,7 @@ def _reasons(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> Iterator[St
     yield from loader_workers(a, b, causes)
     yield from waits_and_transfers(traced, cells, causes, num_ranks=len(diff.ranks))
     yield from op_work(traced, diff.work, timed=is_seen)
-    yield from traded_with_kernels(traced, cells)
+    yield from shown_elsewhere(*traces, traced, cells, causes)
     yield from most_in_phase(traced, cells) if is_seen else ()
 
 

@@ -274,6 +274,10 @@ SENTENCES: dict[str, Sentence] = {
         "Its host needs {more_host_ns} more {per}.",
         "That gains nothing: the device of {launching_side} computes for {busy_pct} of its step.",
     ),
+    "starts_elsewhere": _one(
+        "It shows as {delta_ns} of {category} in {phase}, whose {calls} take as long as before.",
+        "They start {later} because of {what}.",
+    ),
     "traded_with_kernels": _one(
         "It shows as {delta_ns} of {category} in {phase}, where kernels take {kernels_delta_ns}.",
         "Kernels run while the device would wait for the host, or no longer do.",

@@ -8,8 +8,10 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.claim import Measure
 from traceq.claims.limits import MOST
-from traceq.compare.limits import ALL, LARGE, NAMED, PHASE, STRAGGLES
+from traceq.compare.cause_names import cause_name
+from traceq.compare.limits import ALL, LARGE, NAMED, PHASE, REST, STRAGGLES
 from traceq.compare.ranks import only_changed_rank
 from traceq.compare.result import Cause, CellDelta, RankDelta, Traced
 from traceq.compare.sentences import BEFORE_TRACE
@@ -17,21 +19,27 @@ from traceq.compare.side import Side
 from traceq.compare.statement import Statement, state
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.ranks.loading_workers import worker_line
+from traceq.facts.stalls.syncs import allocations_ns, host_ops_ns
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.phases import BEFORE_WINDOW
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.frozen import frozen
-from traceq.model import Run, Timings
+from traceq.model import Run, Timings, Trace
 from traceq.stats import Comparison
 from traceq.stats.hodges_lehmann import location_of_pairs, shift_of_pairs
 
+_RUN_TO_RUN = ("pace", "jitter", "minor")
+"""Kinds of causes that hold the durations of host ops, too, which then do not take as long as before."""
 _HOST_BOUND, _ALLOC_WAIT, _EXPOSED_COMM, _COMPUTE = (
     each.name.lower()
     for each in (TimeCategory.HOST_BOUND, TimeCategory.ALLOC_WAIT, TimeCategory.EXPOSED_COMM, TimeCategory.COMPUTE)
 )
-_OF_HOST = {_HOST_BOUND: "host-bound time", _ALLOC_WAIT: "alloc wait"}
-"""Words of categories in which the host's work shows once the device has caught up."""
+_OF_HOST = {
+    _HOST_BOUND: ("host-bound time", "host ops", host_ops_ns),
+    _ALLOC_WAIT: ("alloc wait", "allocations", allocations_ns),
+}
+"""Categories in which the host's work shows once the device has caught up: their words, whose time it is, how long."""
 
 
 def most_in_phase(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[Statement]:
@@ -78,8 +86,16 @@ def waits_and_transfers(
         yield state("waits_and_transfers", rank=rank, wait_delta_ns=sum(waits), transfer_delta_ns=sum(transfers))
 
 
-def traded_with_kernels(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[Statement]:
-    """Yield that host-bound time of a phase, or allocation, shows what kernels take of the time in which they wait."""
+def shown_elsewhere(
+    a: Trace, b: Trace, traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]
+) -> Iterator[Statement]:
+    """Yield that host-bound time of a phase is no work of its ops, where these take as long as before.
+
+    Where the host runs ahead, a change acts at one place and shows at another: a sync drains the queue of launches, and
+    ops or allocations that took exactly as long become what the device waits for. Or kernels take the time in which it
+    waited. `a`, `b`: traces of the rank that is
+    explained.
+    """
     if not traced.delta_ns:
         return
     sign, whole_ns = (1 if traced.delta_ns > 0 else -1), abs(traced.delta_ns)
@@ -87,14 +103,28 @@ def traded_with_kernels(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[
     bound = max(of_host, key=lambda cell: sign * cell.delta_ns, default=None)
     if bound is None or sign * bound.delta_ns < LARGE * whole_ns:
         return
+    category, calls, taken_ns = _OF_HOST[bound.category]
+    shown: dict[str, Measure] = {"delta_ns": bound.delta_ns, "category": category, "phase": bound.phase}
     if kernels_ns := _by_kernels(bound, cells):
         yield state(
             "traded_with_kernels",
             delta_ns=bound.delta_ns,
-            category=_OF_HOST[bound.category],
+            category=category,
             phase=bound.phase,
             kernels_delta_ns=kernels_ns,
         )
+        return
+    own_ns = sum(cause.delta_ns for cause in causes if cause.phase == bound.phase and _is_of(bound.category, cause))
+    varies_ns = sum(sign * cause.delta_ns for cause in causes if cause.kind in _RUN_TO_RUN)
+    named = [cause for cause in causes if cause.names_a_change and cause.kind not in _RUN_TO_RUN]
+    least_ns = max(LARGE * whole_ns, MOST * abs(bound.delta_ns))
+    others = [cause for cause in named if sign * cause.delta_ns > least_ns]
+    if max(abs(own_ns), varies_ns) > REST * abs(bound.delta_ns) or not others:
+        return
+    cause = max(others, key=lambda each: sign * each.delta_ns)
+    if sign * (taken_ns(b, bound.phase) - taken_ns(a, bound.phase)) > REST * abs(bound.delta_ns):
+        return
+    yield state("starts_elsewhere", calls=calls, cause=cause.key, what=cause_name(cause), **shown)
 
 
 def _by_kernels(bound: CellDelta, cells: Sequence[CellDelta]) -> int:
@@ -105,6 +135,12 @@ def _by_kernels(bound: CellDelta, cells: Sequence[CellDelta]) -> int:
     computed_ns = sum(cell.delta_ns for cell in cells if (cell.phase, cell.category) == (bound.phase, _COMPUTE))
     is_other = computed_ns * bound.delta_ns >= 0 or abs(computed_ns) < MOST * abs(bound.delta_ns)
     return 0 if is_other else computed_ns
+
+
+def _is_of(category: str, cause: Cause) -> bool:
+    """Return whether a cause is the host's own time of a category."""
+    is_alloc = cause.kind == "sync" and cause.work.partition(" ")[0] == "alloc"
+    return is_alloc if category == _ALLOC_WAIT else cause.kind == "host"
 
 
 def later_host(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[Statement]:

@@ -178,6 +178,30 @@ def _next_call(trace: Trace, calls: BlockingCalls) -> NDArray[np.int64]:
     return after
 
 
+def host_ops_ns(trace: Trace, phase: str) -> float:
+    """Return the time of the outermost ops of a phase on all threads, without what blocks in them, ns per step."""
+    number, windows, taken_ns = _number(trace, phase), steps(trace).host[steps(trace).counted], 0
+    for track, ops in host_ops(trace).items():
+        start = ops.start[ops.parent < 0]
+        is_here = (phases(trace).phase_at(np.full(len(start), track), start) == number) & contains(windows, start)
+        taken_ns += int((ops.end[ops.parent < 0] - start)[is_here].sum())
+    blocked = (syncs(trace).phase == number) & contains(windows, syncs(trace).start)
+    return (taken_ns - int(syncs(trace).blocked[blocked].sum())) / len(windows)
+
+
+def allocations_ns(trace: Trace, phase: str) -> float:
+    """Return the time of the calls by which an allocator asks the driver, or gives back, in a phase, ns per step."""
+    waits, windows = syncs(trace), steps(trace).host[steps(trace).counted]
+    is_here = (waits.kind == SyncKind.ALLOC) & (waits.phase == _number(trace, phase)) & contains(windows, waits.start)
+    return int(waits.blocked[is_here].sum()) / len(windows)
+
+
+def _number(trace: Trace, phase: str) -> int:
+    """Return the number of a phase, -1 if the trace does not have it."""
+    names = phases(trace).names
+    return names.index(phase) if phase in names else -1
+
+
 _LEAST_FREE_NS = 20_000
 """Of a call that frees memory: it takes 130 us and more, a free of nothing, by which a thread asks for a context, 5."""
 
