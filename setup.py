@@ -1,4 +1,4 @@
-"""Build the native reader, merges and longest paths, all optional: Python does the same where they cannot be built."""
+"""Build the native reader and longest paths, both optional: Python does the same where they cannot be built."""
 
 import os
 from glob import glob
@@ -23,18 +23,14 @@ setup(
             py_limited_api=True,
             optional=OPTIONAL,
         ),
-        *(
-            Extension(
-                name,
-                [f"{name.replace('.', '/')}.cpp"],
-                depends=["traceq/columns.hpp"],
-                define_macros=[("Py_LIMITED_API", "0x030B0000")],
-                extra_compile_args=["-std=c++17", "-O3", "-g0"],
-                language="c++",
-                py_limited_api=True,
-                optional=OPTIONAL,
-            )
-            for name in ("traceq._merges", "traceq.causes._paths")
+        Extension(
+            "traceq.causes._paths",
+            ["traceq/causes/_paths.cpp"],
+            define_macros=[("Py_LIMITED_API", "0x030B0000")],
+            extra_compile_args=["-std=c++17", "-O3", "-g0"],
+            language="c++",
+            py_limited_api=True,
+            optional=OPTIONAL,
         ),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

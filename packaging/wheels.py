@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 ELF, MACH_O = b"\x7fELF\x02", b"\xcf\xfa\xed\xfe"
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", 315_532_800))
 """The time of every file in an archive: 1980, the first that a wheel can hold."""
-EXTENSIONS = ("traceq/_merges.abi3.so", "traceq/kineto/_scan.abi3.so", "traceq/causes/_paths.abi3.so")
+EXTENSIONS = ("traceq/kineto/_scan.abi3.so", "traceq/causes/_paths.abi3.so")
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from traceq import intervals
-from traceq.intervals import IS_NATIVE, Spans, spans
+from traceq.intervals import Spans, spans
 
 SIZE = 60
-BOTH = [
-    False,
-    pytest.param(True, marks=pytest.mark.skipif(not IS_NATIVE, reason="the extension was not built")),
-]
 
 edge = st.integers(0, SIZE)
 pairs = st.lists(st.tuples(edge, edge), max_size=12)
@@ -93,33 +89,26 @@ def test_what_two_have_in_common_is_as_long_as_their_intersection(
     assert intervals.measure_common(a, b) == (bitmap_of(a) & bitmap_of(b)).sum()
 
 
-@pytest.mark.parametrize("native", BOTH)
 @given(pairs, instants)
-def test_an_instant_is_found_in_the_part_that_holds_it(
-    native: bool, some: list[tuple[int, int]], requested: list[int]
-) -> None:
+def test_an_instant_is_found_in_the_part_that_holds_it(some: list[tuple[int, int]], requested: list[int]) -> None:
     a = spans(*columns(some))
     for some_order in (requested, sorted(requested), sorted(requested * 9)):
         position = np.array(some_order, np.int64)
         expected = [next((i for i, (start, end) in enumerate(a.tolist()) if start <= t < end), -1) for t in some_order]
-        assert intervals.span_index(a, position, native=native).tolist() == expected
+        assert intervals.span_index(a, position).tolist() == expected
         assert intervals.contains(a, position).tolist() == [index >= 0 for index in expected]
 
 
-@pytest.mark.parametrize("native", BOTH)
 @given(st.lists(st.integers(0, 2000), max_size=300).map(sorted), st.lists(st.integers(-5, 2005), max_size=40))
-def test_starts_are_counted_however_far_the_next_instant_is(
-    native: bool, starts: list[int], requested: list[int]
-) -> None:
+def test_starts_are_counted_however_far_the_next_instant_is(starts: list[int], requested: list[int]) -> None:
     for in_order in (requested, sorted(requested), sorted(requested, reverse=True)):
-        num = intervals.count_before(np.array(starts, np.int64), np.array(in_order, np.int64), native=native)
+        num = intervals.count_before(np.array(starts, np.int64), np.array(in_order, np.int64))
         assert num.tolist() == [sum(start <= t for start in starts) for t in in_order]
 
 
-@pytest.mark.parametrize("native", BOTH)
 @given(st.lists(st.tuples(st.integers(0, SIZE), st.integers(1, SIZE), st.integers(1, 9)), max_size=12), instants)
 def test_the_last_interval_that_is_open_is_looked_for_some_levels_up(
-    native: bool, some: list[tuple[int, int, int]], requested: list[int]
+    some: list[tuple[int, int, int]], requested: list[int]
 ) -> None:
     start, ns, up = np.array(sorted(some), np.int64).reshape(-1, 3).T
     end, parent, levels = start + ns, np.maximum(np.arange(len(start)) - up, -1), 2
@@ -132,7 +121,7 @@ def test_the_last_interval_that_is_open_is_looked_for_some_levels_up(
             number = int(parent[number])
         return number if number < 0 else intervals.TOO_DEEP
 
-    number = intervals.last_open(start, end, parent, np.array(requested, np.int64), levels, native=native)
+    number = intervals.last_open(start, end, parent, np.array(requested, np.int64), levels)
     assert number.tolist() == [expected(instant) for instant in requested]
 
 

@@ -1,7 +1,4 @@
-"""Interval algebra on int64[N, 2] nanoseconds: half-open, sorted, disjoint.
-
-Where the extension `_merges` was built, instants are looked up in one pass over both; in numpy elsewhere.
-"""
+"""Interval algebra on int64[N, 2] nanoseconds: half-open, sorted, disjoint."""
 
 from __future__ import annotations
 
@@ -9,13 +6,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-try:
-    from traceq import _merges
-except ImportError:
-    IS_NATIVE = False
-else:
-    IS_NATIVE = True
 
 _LONG_RUN = 6
 """Binary logarithm of the mean length from which runs are merged rather than sorted."""
@@ -138,28 +128,18 @@ def earliest_owner(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[
     return np.column_stack([clipped[owners], ends[owners]]), owners
 
 
-def span_index(parts: Spans, instants: NDArray[np.int64], *, native: bool = IS_NATIVE) -> NDArray[np.int64]:
+def span_index(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[K]: index of the disjoint, sorted part that contains each instant, -1 outside all."""
     if len(parts) == 0:
         return np.full(len(instants), -1)
-    if native:
-        index = np.empty(len(instants), np.int64)
-        _merges.span_index(_column(parts), _column(instants), index)
-        return index
-    index = count_before(parts[:, 0], instants, native=False)
+    index = count_before(parts[:, 0], instants)
     index -= 1
     index[np.flatnonzero(instants >= parts[:, 1][index])] = -1  # several times as fast as a mask, or parts[index, 1]
     return index
 
 
-def count_before(
-    starts: NDArray[np.int64], instants: NDArray[np.int64], *, native: bool = IS_NATIVE
-) -> NDArray[np.int64]:
+def count_before(starts: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[K]: the number of sorted starts at or before each instant."""
-    if native:
-        num = np.empty(len(instants), np.int64)
-        _merges.count_before(_column(starts), _column(instants), num)
-        return num
     if len(instants) <= len(starts) or (instants[1:] < instants[:-1]).any():
         return np.searchsorted(starts, instants, "right")
     num = np.zeros(len(instants) + 1, np.int64)
@@ -173,19 +153,13 @@ def last_open(
     parent: NDArray[np.int64],
     instants: NDArray[np.int64],
     levels: int,
-    *,
-    native: bool = IS_NATIVE,
 ) -> NDArray[np.int64]:
     """Return int64[K]: of nested intervals, sorted by `start`, the innermost one open at each instant; -1 for none.
 
     `parent`: the interval that encloses each, -1 at the top. TOO_DEEP where it is more than `levels` above the last one
     that began.
     """
-    if native:
-        index = np.empty(len(instants), np.int64)
-        _merges.last_open(_column(start), _column(end), _column(parent), _column(instants), levels, index)
-        return index
-    index = count_before(start, instants, native=False)
+    index = count_before(start, instants)
     index -= 1
     pending = np.flatnonzero(index >= 0)
     pending = pending.compress(end[index[pending]] <= instants[pending])
@@ -197,11 +171,6 @@ def last_open(
         pending = pending.compress(end[index[pending]] <= instants[pending])
     index[pending] = np.where(parent[index[pending]] < 0, -1, TOO_DEEP)
     return index
-
-
-def _column(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers as the loops in C++ take them: contiguous, of eight bytes each."""
-    return np.ascontiguousarray(numbers, np.int64)
 
 
 def cut(whole: Spans, cuts: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:

@@ -239,41 +239,6 @@ def test_calls_that_could_be_shorter_than_any_kernel_are_not_below_their_roof() 
     assert report.views[0].to_dicts()[0]["roof_pct"] == pytest.approx(0.0015)
 
 
-def interrupted(*us: int, steps_of: int = 0) -> Trace:
-    """Products of one shape that take so long each, all in one step of 20 ms, or `steps_of` in each."""
-    num = steps_of or len(us)
-    return build(
-        *(step(20_000 * number, 20_000, number) for number in range(len(us) // num)),
-        *(op("aten::mm", 20_000 * (i // num) + 20 * (i % num), 10, **MM) for i in range(len(us))),
-        *(launch(20_000 * (i // num) + 20 * (i % num) + 1, 1, corr=i + 1) for i in range(len(us))),
-        *(
-            call("cudaDeviceSynchronize", 20_000 * number + 150, sum(us[number * num : (number + 1) * num]) + 60)
-            for number in range(len(us) // num)
-        ),
-        *(
-            kernel("cutlass::Kernel<x>", 20_000 * (i // num) + 200 + sum(us[i // num * num : i]), each, corr=i + 1)
-            for i, each in enumerate(us)
-        ),
-    )
-
-
-def test_an_op_gains_nothing_in_a_run_that_the_device_interrupted() -> None:
-    report = analyzed(interrupted(100, 102, 15_000, 98), "bf16=12.5", "memory=1000")
-    assert report.findings == ()
-    (shown,) = report.views[0].to_dicts()
-    assert shown["gpu_ns"] == 15_300_000
-    (caveat,) = report.caveats
-    assert "Kernel in aten::mm takes 15.0 ms" in caveat.text
-    (finding,) = analyzed(interrupted(5_000, 5_000, 5_000, 98), "bf16=12.5", "memory=1000").findings
-    assert finding.ns == pytest.approx(15_098_000 - 4 * 80_000 / 0.7, abs=1)
-
-
-def test_what_recurs_is_no_interruption() -> None:
-    often = (100, 100, 100, 15_000)
-    assert len(analyzed(interrupted(*often * 3, steps_of=4), "bf16=12.5", "memory=1000").findings) == 1
-    assert analyzed(interrupted(*often, *(100,) * 8, steps_of=4), "bf16=12.5", "memory=1000").findings == ()
-
-
 def test_without_peaks_there_are_rates_but_no_shares() -> None:
     (row,) = rows(analyzed(made()), "efficiency_ops")
     assert (row["tflops"], row["roof"], row["roof_pct"], row["lost_ns"]) == (0.5, "", None, None)

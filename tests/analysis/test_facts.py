@@ -19,7 +19,7 @@ from traceq.recorder import Recipe
 from traceq.recorder.spec.recipe import check_names
 from traceq.renderers.diff_json import diffs_to_json
 from traceq.renderers.diff_text import print_diffs
-from traceq.renderers.json import sheet_to_json
+from traceq.renderers.json import json_pieces
 from traceq.renderers.markdown import diffs_to_markdown
 from traceq.units import Unit
 
@@ -59,7 +59,7 @@ def test_show_prints_what_was_measured(measured: Manifest) -> None:
     assert [column.title for column in view.columns] == ["arm", "loss", "left for backward"]
     assert view.rows == (("small", 2.50341, 3 * 2**20), ("large", 7.4e-07, None))
     assert view.note == "runs on: cpu."
-    shown = json.loads(sheet_to_json(sheet(run_of("small", measured), ["facts"])))["facts"]
+    shown = json.loads("".join(json_pieces(sheet(run_of("small", measured), ["facts"]))))["facts"]
     assert {"key": "loss", "arm": "small", "title": "loss", "unit": "number", "value": 2.50341} in shown
     assert analyze(run_of("small", manifest(4, 8)), "facts").views == ()
 

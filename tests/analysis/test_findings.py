@@ -117,27 +117,8 @@ def test_without_a_device_all_of_the_wait_holds_up_the_step() -> None:
     assert findings("dataload", *rows[1:]) == []  # without steps a first batch may be before the loop
 
 
-def batches(*waits: int, first: int = 500, name: str = WORKERS) -> list[Event]:
-    """A loop without marks of steps that fetches a batch every 100 us, the first one of them for longer."""
-    rows, begin = [annotation(name, 0, first)], first
-    for wait in waits:
-        rows += [op("aten::mm", begin + 1, 98 - wait), annotation(name, begin + 100 - wait, wait)]
-        begin += 100
-    return [*rows, op("aten::mm", begin, 90)]
-
-
-def test_a_trace_without_steps_is_starved_from_its_second_batch_on() -> None:
-    (claim,) = report("dataload", *batches(40, 30, 50)).findings
-    assert (claim.code, claim.ns, claim.gain, claim.gain_by) == ("starved", 120_000, (120_000, 120_000), BY_REPLAY)
-    assert (claim.measures["share_pct"], claim.measures["num_batches"]) == (40, 4)
-    assert findings("dataload", *batches(40, 30)) == []  # too few to tell what recurs
-    assert findings("dataload", *batches(1, 2, 1)) == []
-
-
 def test_workers_that_bring_several_batches_at_once_starve_a_loop_in_fewer_than_half_of_its_steps() -> None:
-    """Each third of 24 waits 60 us; of three in all the scatter is too large."""
-    assert findings("dataload", *batches(*[1, 1, 60] * 8)) == [("starved", 8 * 62_000)]
-    assert findings("dataload", *batches(1, 1, 60)) == []
+    """Each third of 24 waits 60 us."""
     marked = [step(100 * n, 100, n) for n in range(24)]
     waits = [annotation(WORKERS, 100 * n, 60) for n in range(0, 24, 3)]
     ops = [op("aten::mm", 100 * n + 60, 38) for n in range(24)]

@@ -15,7 +15,7 @@ from traceq.model import Run, Trace
 from traceq.runs.read import read
 from traceq.whatif.interventions import WithoutStraggler, WithoutSyncs
 from traceq.whatif.job_replay import job_replay
-from traceq.whatif.predict import predict, saving_of
+from traceq.whatif.predict import predict
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 
@@ -83,7 +83,8 @@ def test_pageable_copies_gain_what_the_job_does(late: int, gain_ns: int) -> None
     assert (finding.subject.rank, finding.severity) == (0, "high" if gain_ns else "low")
     change = predict(job_replay(run), [WithoutSyncs(is_pageable=True)]).together
     assert change.least_saved_ns == gain_ns
-    assert saving_of(job_replay(Run("rank", run.traces[:1])), [WithoutSyncs(is_pageable=True)]).least_ns == 40_000
+    alone = predict(job_replay(Run("rank", run.traces[:1])), [WithoutSyncs(is_pageable=True)]).together
+    assert alone.least_saved_ns == 40_000
 
 
 def test_all_syncs_gain_what_the_job_does() -> None:
@@ -106,8 +107,9 @@ def test_a_row_of_syncs_saves_here_and_in_whatif_the_same(name: str) -> None:
     replay, rows = job_replay(run), table(run, "syncs")
     for row in rows:
         if row["replay_ns"]:
-            saving = saving_of(replay, [WithoutSyncs(keys=(row["key"],))])
-            assert (saving.least_ns, saving.most_ns) == (row["replay_ns"], row["most_replay_ns"]), row["key"]
+            change = predict(replay, [WithoutSyncs(keys=(row["key"],))]).together
+            saved_ns = change.least_saved_ns, change.most_saved_ns
+            assert saved_ns == (row["replay_ns"], row["most_replay_ns"]), row["key"]
     assert any(row["replay_ns"] for row in rows)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builder import build, kernel, launch, step
+from builder import build
 from made_pairs import recording
 from made_sides import H100, MANIFEST, codes, paired, rows, run_of
-from statements import only
 
 from traceq.compare.diff import diff_runs
 from traceq.model import BUILT_APART, Run, Trace
@@ -62,11 +61,3 @@ def test_a_small_difference_of_arms_that_were_built_apart_may_be_where_they_lie(
     reported = replace(MANIFEST, environment={**MANIFEST.environment, BUILT_APART: names})
     result = diff_runs(run_of("off", manifest=reported, pairs=pairs), run_of("on", manifest=reported, pairs=pairs))
     assert ("built_apart" in codes(result)) == printed
-
-
-def test_a_step_that_ends_with_the_host_is_told_from_one_that_ends_with_the_device() -> None:
-    """Of few steps, trimmed, the work may be missing that outlives the host's; what differs then is the measure."""
-    sides = (Run("", (build(step(0, 40), launch(2, 2, 1), kernel("gemm", 5, dur, 1), **H100),)) for dur in (60, 20))
-    result = diff_runs(*sides)
-    assert "other_step_ends" in codes(result)
-    assert only("other_step_ends", result) == {"by_device": "A", "by_host": "B"}

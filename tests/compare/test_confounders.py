@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from builder import build, call, kernel, launch, op, step
+from builder import build, call, kernel, launch, op
 from made_sides import H100, MANIFEST, PAIRS, codes, plain, rows, run_of
 from statements import of_code, only, statements
 
@@ -89,20 +88,6 @@ def test_outputs_that_compiled_code_passes_and_a_bias_added_later_are_the_same_w
     assert len(confounded(a, b)) == 1
 
 
-@pytest.mark.parametrize(("sizes", "num"), [((90, 101, 95), 0), ((140, 151, 145), 1), ((64, 64, 64), 1)])
-def test_inputs_that_vary_from_step_to_step_differ_where_their_usual_size_does(sizes: Sequence[int], num: int) -> None:
-    """A sampled graph has other nodes in each step, and never twice as many."""
-
-    def sampled(*sizes: int) -> Run:
-        each = [
-            op("aten::mm", 100 * number, 90, **{"Input Dims": [[nodes, 64], [64, 32]]})
-            for number, nodes in enumerate(sizes)
-        ]
-        return Run("", (build(*(step(100 * number, 100, number) for number in range(len(sizes))), *each),))
-
-    assert len(confounded(sampled(92, 100, 96), sampled(*sizes))) == num
-
-
 def test_without_a_product_in_common_the_op_with_the_largest_inputs_tells() -> None:
     """Products in CUDA graphs are not recorded; a loss beside them is."""
     ours, theirs = (
@@ -112,25 +97,6 @@ def test_without_a_product_in_common_the_op_with_the_largest_inputs_tells() -> N
     (text,) = confounded(ours, theirs)
     assert text.endswith("aten::_log_softmax is [[128, 64]] against [[1024, 64]]")
     assert not confounded(ours, ours)
-
-
-def launches_product(name: str, us: int, *, has_shapes: bool = False) -> Run:
-    """A product whose kernel of this name takes so long."""
-    args = {"Input Dims": [[8, 64], [64, 64]]} if has_shapes else {}
-    each = op("aten::mm", 5, 10, **args), launch(6, 2, 1), kernel(name, 30, us, 1)
-    return Run("plain", (build(step(0, us + 30), *each, **H100),))
-
-
-def test_without_shapes_a_kernel_of_the_same_op_may_compute_on_another_size() -> None:
-    def says(a: Run, b: Run) -> bool:
-        return bool(of_code("unknown_sizes", diff_runs(a, b)))
-
-    small, large = launches_product("sgemm_32x32", 20), launches_product("sgemm_128x64", 800)
-    assert says(small, large)
-    assert not says(small, launches_product("sgemm_32x32", 800))
-    with_shapes = [launches_product(name, us, has_shapes=True) for name, us in (("sgemm_32", 20), ("sgemm_128", 800))]
-    assert not says(*with_shapes)
-    assert says(with_shapes[0], large)
 
 
 def test_a_cold_start_in_what_is_compared_is_told_with_its_time_on_both_sides() -> None:

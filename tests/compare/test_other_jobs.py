@@ -170,48 +170,7 @@ def test_a_batch_a_shard_or_little_that_was_recorded_is_no_other_model(changed: 
     assert difference(with_weights(*WIDE), changed) == ""
 
 
-NORM = "triton_per_fused_add_native_layer_norm_native_layer_norm_backward_{}"
-FORWARD = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128>>(P)"
-BACKWARD = "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Traits>(P)"
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
-
-
-def compiled(
-    layers: int, *, forward: int = 1, backward: int = 1, passes: int = 1, products: int = 8, gemm: str = GEMM
-) -> Trace:
-    """A step of a compiled transformer: of each layer a norm, attention and products; one product at the end."""
-    of_layer = [*[FORWARD] * forward, *[BACKWARD] * backward, *[gemm] * products]
-    names = [name for number in range(layers) for name in (NORM.format(number % 3), *of_layer)]
-    names = [*names, gemm] * passes
-    events = [
-        row
-        for number, name in enumerate(names)
-        for row in (launch(5 * number, 2, number + 1), kernel(name, 5 * number + 3, 2, number + 1))
-    ]
-    return build(step(0, 5 * len(names)), *events, **H100)
-
-
-PAGED = (
-    "void paged_attention_ll4mi_QKV_mfma16_kernel<0, __hip_bfloat16>(P)",
-    "void paged_attention_ll4mi_reduce_kernel<P>",
-)
-UNIFIED = "kernel_unified_attention_3d", "reduce_segments"
-FLASHINFER = "void flashinfer::BatchDecodeWithPagedKVCacheKernel<2, 8>(P)", "void flashinfer::MergeStatesKernel<8>(P)"
-TRTLLM = ("fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",)
-
-
-def serving(layers: int, attention: Sequence[str], products: int = 4) -> Trace:
-    """A marked step of an inference engine: of each layer a norm, attention in one or two kernels, and products."""
-    names = [name for number in range(layers) for name in (NORM.format(number % 3), *attention, *[GEMM] * products)]
-    rows = [(launch(5 * n, 2, n + 1), kernel(name, 5 * n + 3, 2, n + 1)) for n, name in enumerate(names)]
-    return build(step(0, 5 * len(names)), *(row for both in rows for row in both), **H100)
-
-
-@pytest.mark.parametrize("attention", [PAGED, UNIFIED, FLASHINFER, TRTLLM])
-def test_models_of_two_inference_engines_are_told_by_their_kernels(attention: Sequence[str]) -> None:
-    layers = difference(serving(36, PAGED), serving(24, attention, 3))
-    assert re.findall(r"\d+", layers) == ["36", "24", "144", "72"]
-    assert difference(serving(36, PAGED), serving(36, attention)) == ""
 
 
 def steps_of_engine(*names: str) -> Trace:
@@ -237,41 +196,3 @@ def test_an_engine_that_only_decodes_does_other_work_than_one_that_never_does() 
     )
     assert difference(steps_of_engine(*prompts, *tokens), steps_of_engine(*tokens)) == ""
     assert difference(steps_of_engine(*prompts), steps_of_engine("execute_context_2(900)_generation_30(30)")) == ""
-    assert difference(steps_of_engine(*tokens), compiled(6, backward=0)) == ""
-
-
-def generating(tokens: int) -> Trace:
-    """A trace without steps, of an optimized model that generates so many tokens."""
-    names = [NORM.format(0), FORWARD, *[GEMM] * 8] * tokens
-    rows = [(launch(5 * n, 2, n + 1), kernel(name, 5 * n + 3, 2, n + 1)) for n, name in enumerate(names)]
-    return build(*(row for both in rows for row in both), **H100)
-
-
-def test_more_tokens_of_one_model_are_no_other_layers() -> None:
-    assert difference(generating(20), generating(27)) == ""
-
-
-def test_compiled_models_of_other_depth_are_told_by_their_kernels() -> None:
-    layers = difference(compiled(6), compiled(12))
-    assert re.findall(r"\d+", layers) == ["6", "12", "49", "97"]
-    result = diff_runs(Run("a", (compiled(6),)), Run("b", (compiled(12),)))
-    assert result.answer.code == "other_work"
-    assert only("work_differs", result)["differences"] == layers
-    assert difference(compiled(60), compiled(80)) != ""  # hardly another ratio of products, but no whole one
-    inference = [compiled(layers, backward=0) for layers in (6, 12)]
-    assert difference(*inference).startswith("layers: ")
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        compiled(6, forward=2, products=11),  # recomputes
-        compiled(6, passes=2),  # accumulates gradients
-        compiled(6, gemm="triton_tem_fused_addmm_3"),
-        compiled(6, products=6),  # one product of q, k and v
-        compiled(6, forward=0, backward=0, products=12),  # attention of products
-        compiled(12, backward=0),
-    ],
-)
-def test_what_a_change_of_a_compiled_model_does_is_no_other_job(changed: Trace) -> None:
-    assert difference(compiled(6), changed) == ""

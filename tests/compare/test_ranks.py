@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +13,13 @@ from simulator import US, run_of
 from simulator.meetings import Late, Meetings
 from statements import codes, of_code, only
 
-from traceq.claims.claim import Measure
 from traceq.compare.diff import diff_runs
 from traceq.compare.explain import explain
 from traceq.compare.ranks import explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import CellDelta, Diff, Diffs, RankDelta, Traced
 from traceq.compare.statement import state
 from traceq.compare.tables import ranks_table, waterfall
-from traceq.compare.where_statements import of_ranks, of_slowest
+from traceq.compare.where_statements import of_ranks
 from traceq.facts.ranks.job import ranks_in_memory
 from traceq.model import Arm, Manifest, Pairs, Run, Trace
 from traceq.renderers.diff_json import diffs_to_json
@@ -257,24 +255,6 @@ def of_process(rank: int, first_ms: int) -> Trace:
     begin = 1000 * first_ms + 10
     work = op("aten::mm", begin, 20), launch(begin + 2, 5, 1), kernel("gemm", begin + 10, 1000, 1)
     return build(*first, *work, **world(rank, 2))
-
-
-def test_where_each_side_has_another_slowest_rank_the_explained_one_is_named() -> None:
-    deltas = (RankDelta(0, 19, 20, 17, 5), RankDelta(1, 20, 18, 10, 1))
-    traced = Traced(0, 19, 20, 1, 1, marked=False)
-    diff = diff_runs(*(Run(name, (of_process(0, 0),)) for name in "ab"))
-
-    def slowest(traced: Traced, deltas: tuple[RankDelta, ...], diff: Diff = diff) -> list[Mapping[str, Measure]]:
-        return of_code("explained_rank", of_slowest(traced, deltas, diff.comparison))
-
-    (apart,) = slowest(traced, deltas)
-    assert (apart["slowest_a"], apart["slowest_b"], apart["rank"], apart["delta_ns"]) == ("1", "0", "0", 1)
-    (both,) = slowest(traced, (deltas[0], RankDelta(1, 20, 22, 10, 1)))
-    assert (both["slowest_a"], both["slowest_b"]) == ("1", "1")
-    assert not slowest(traced, (RankDelta(0, 21, 20, 17, 5), deltas[1]))
-    assert not slowest(Traced(0, 19, 19, 1, 1, marked=False), deltas)  # by as much as the slowest
-    assert not slowest(traced, deltas, replace(diff, comparison=None))
-    assert not slowest(traced, deltas[:1])
 
 
 def test_a_cold_start_is_that_of_the_rank_which_is_explained() -> None:

@@ -34,7 +34,7 @@ from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.facts.timeline.single_step import only_step
 from traceq.facts.timeline.steps import steps
 from traceq.locations import Remote
-from traceq.renderers.json import sheet_to_json
+from traceq.renderers.json import json_pieces
 from traceq.renderers.markdown import sheet_to_markdown
 from traceq.report import Sheet
 from traceq.rules.evaluate import analyses_for, judge, judge_run
@@ -73,7 +73,7 @@ def pool() -> Iterator[Pool]:
 
 def text(result: Sheet) -> str:
     """As JSON, and as people read it."""
-    return sheet_to_json(result) + sheet_to_markdown(result)
+    return "".join(json_pieces(result)) + sheet_to_markdown(result)
 
 
 def merged_text(folder: Path, engine: Engine, only: Sequence[str] = ()) -> str:

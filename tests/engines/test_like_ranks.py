@@ -14,7 +14,7 @@ from traceq.analysis.registry import sheet
 from traceq.claims.claim import Claim, Subject
 from traceq.engines import notable_ranks
 from traceq.engines.notable_ranks import without_like_ranks
-from traceq.renderers.json import sheet_to_json
+from traceq.renderers.json import json_pieces
 from traceq.report import Cell, Column, Report, Sheet, Source, Table
 from traceq.runs.read import read
 
@@ -62,7 +62,7 @@ def test_each_cluster_has_the_rank_in_its_middle(folder: Path) -> None:
 
 
 def test_all_rows_are_there_where_they_are_asked_for(folder: Path) -> None:
-    assert json.loads(sheet_to_json(sheet(read(folder)))) == shown("--full", folder)
+    assert json.loads("".join(json_pieces(sheet(read(folder))))) == shown("--full", folder)
     assert {row["rank"] for row in shown("--only", "syncs", folder)["syncs"]} == set(range(12))
     assert "rows_of" not in shown("--only", "syncs", folder)["source"]
 

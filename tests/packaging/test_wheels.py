@@ -63,7 +63,7 @@ class Environment:
         assert self.run("-c", NATIVE).strip() == reader
         assert self.run("-m", "traceq", "--version").strip() == f"traceq {traceq.__version__} ({reader} reader)"
         if reader == "native":
-            self.run("-c", "import traceq._merges, traceq.causes._paths")
+            self.run("-c", "import traceq.causes._paths")
         ours = subprocess.run(
             [sys.executable, "-m", "traceq", "show", "--json", str(RUN)],
             cwd=ROOT,

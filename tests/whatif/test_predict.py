@@ -27,7 +27,7 @@ from traceq.whatif.interventions import (
     WithoutSyncs,
 )
 from traceq.whatif.job_replay import CannotReplay, job_replay
-from traceq.whatif.predict import best_changes, candidates, predict, saving_of
+from traceq.whatif.predict import best_changes, candidates, predict
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 SYNC_AND_KERNEL = (
@@ -41,8 +41,8 @@ def run_of(*events: Event) -> Run:
 
 
 def saved_us(run: Run, *interventions: Intervention) -> tuple[float, float]:
-    saving = saving_of(job_replay(run), interventions)
-    return saving.least_ns / 1000, saving.most_ns / 1000
+    change = predict(job_replay(run), interventions).together
+    return change.least_saved_ns / 1000, change.most_saved_ns / 1000
 
 
 def test_a_kernel_at_half_its_time_saves_the_half_that_the_host_waited_for() -> None:
@@ -370,8 +370,8 @@ def test_one_number_has_one_meaning_here_and_in_show(path: object) -> None:
             if places.count(place) == 1 and row["replay_ns"]
         ]
         for intervention, wanted in questions:
-            saving = saving_of(replay, [intervention])
-            assert (saving.least_ns, saving.most_ns) == wanted, intervention
+            change = predict(replay, [intervention]).together
+            assert (change.least_saved_ns, change.most_saved_ns) == wanted, intervention
             num += 1
         assert round(float(np.mean(replay.observed_ns))) == shown_step(run)
     assert num

@@ -12,14 +12,14 @@ from traceq.whatif.answers import first_sentence
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
 from traceq.whatif.job_replay import CannotReplay, job_replay
-from traceq.whatif.predict import predict, saving_of
+from traceq.whatif.predict import predict
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 
 
 def saved_us(run: Run, *interventions: Intervention) -> tuple[float, float]:
-    saving = saving_of(job_replay(run), interventions)
-    return saving.least_ns / 1000, saving.most_ns / 1000
+    change = predict(job_replay(run), interventions).together
+    return change.least_saved_ns / 1000, change.most_saved_ns / 1000
 
 
 def run_of(*events: Event) -> Run:

@@ -16,7 +16,7 @@ from traceq.claims.claim import AT_MOST, BY_REPLAY, Claim, Subject, measured
 from traceq.claims.limits import LARGE, NOTHING
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
-from traceq.facts.roofline.op_work import OpWork, RankWork, interrupted_ns, rows_of_pieces
+from traceq.facts.roofline.op_work import OpWork, RankWork, rows_of_pieces
 from traceq.facts.roofline.peaks import Peaks
 from traceq.frozen import frozen
 from traceq.model import Trace
@@ -197,10 +197,7 @@ class _FasterOps(RankIntervention):
 
 
 def _saved_by_faster_ops(trace: Trace, cases: tuple[tuple[_FasterRow, ...], ...]) -> tuple[Saving, ...]:
-    """Return what the mean counted step saves in each case; nothing where too much of it cannot be replayed.
-
-    Time for which the device did something else stays.
-    """
+    """Return what the mean counted step saves in each case; nothing where too much of it cannot be replayed."""
     if not is_replayed(trace):
         return ()
     return tuple(replay_of(trace).with_shorter_work([_work_ns(trace, case) for case in cases]))
@@ -208,14 +205,12 @@ def _saved_by_faster_ops(trace: Trace, cases: tuple[tuple[_FasterRow, ...], ...]
 
 def _work_ns(trace: Trace, case: tuple[_FasterRow, ...]) -> NDArray[np.int64]:
     """Return how long each piece of device work takes: int64[D] ns."""
-    work, interrupted = device_work(trace), interrupted_ns(trace)
-    row, step = rows_of_pieces(trace)
+    work, (row, step) = device_work(trace), rows_of_pieces(trace)
     factor = np.ones(len(work))
     for faster in case:
         chosen = (row == faster.row) & (step >= 0)
         factor[chosen] = np.array(faster.factors)[step[chosen]]
-    own_ns = work.end - work.start - interrupted
-    return interrupted + np.rint(own_ns * factor).astype(np.int64)
+    return np.rint((work.end - work.start) * factor).astype(np.int64)
 
 
 @frozen(eq=False)
@@ -318,7 +313,7 @@ def _slow_op(rows: Mapping[int, OpWork], peaks: Peaks, shortest_ns: int) -> _Slo
     least_ns, gain_ns, launched_ns = np.zeros(num_steps), np.zeros(num_steps), 0.0
     faster = []
     for index, row in rows.items():
-        ns, at_roof_ns = np.array(row.own_steps_ns, np.float64), _reachable_ns(row, target, peaks)
+        ns, at_roof_ns = np.array(row.steps_ns, np.float64), _reachable_ns(row, target, peaks)
         kernels_ns = min(shortest_ns, _KERNEL_NS) * np.array(row.steps_num, np.float64)
         row_ns = ns if at_roof_ns is None else np.maximum(at_roof_ns, kernels_ns)
         if row_ns.sum() >= ns.sum():
@@ -340,17 +335,17 @@ def _target(dtype: str, rows: Sequence[OpWork], peaks: Peaks) -> str:
 def _together(rows: Sequence[OpWork], peaks: Peaks) -> Roofed:
     """Return all calls of the counted steps against their roof."""
     flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
-    ns = sum(row.own_step_ns for row in rows)
+    ns = sum(row.step_ns for row in rows)
     return against_roofs(peaks, flops=flops, size_bytes=moved, dtype=rows[0].dtype, ns=ns)
 
 
 def _reachable_ns(row: OpWork, target: str, peaks: Peaks) -> NDArray[np.float64] | None:
     """Return float64[K] ns: the calls of each counted step at what is reachable of the roof; None without a result."""
-    in_dtype = partial(against_roofs, peaks, flops=row.step_flops, size_bytes=row.step_bytes, ns=row.own_step_ns)
+    in_dtype = partial(against_roofs, peaks, flops=row.step_flops, size_bytes=row.step_bytes, ns=row.step_ns)
     roofed = in_dtype(dtype=target)
     if in_dtype(dtype=row.dtype).doubt or not roofed.roof:
         return None
-    of_steps = zip(row.own_steps_ns, row.steps_flops, row.steps_bytes, strict=True)
+    of_steps = zip(row.steps_ns, row.steps_flops, row.steps_bytes, strict=True)
     least_ns = [
         against_roofs(peaks, flops=flops, size_bytes=moved, dtype=target, ns=ns).least_ns
         for ns, flops, moved in of_steps
@@ -371,7 +366,7 @@ def _best(job: Job, index: int, slow: Sequence[_SlowOp], savings: Sequence[Savin
 def _claim(op: _SlowOp, saving: Saving | None) -> Claim:
     """Return the claim on an op; by its time on the device if no saving is known."""
     rows, peaks, dtype = list(op.rows.values()), op.peaks, op.first.dtype
-    roofed, ns = _together(rows, peaks), sum(row.own_step_ns for row in rows)
+    roofed, ns = _together(rows, peaks), sum(row.step_ns for row in rows)
     flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
     is_compute, is_slower = roofed.roof == "compute", op.target != dtype
     measures = measured(

@@ -24,7 +24,7 @@ from traceq.analysis.loader import is_contended, place_of_workers
 from traceq.causes.removed_waits import saved_without_loader
 from traceq.causes.savings import Saving
 from traceq.claims.claim import AT_MOST, BY_REPLAY, Basis, Claim, Subject, measured
-from traceq.claims.limits import LEAST_BATCHES, MODERATE, MOST
+from traceq.claims.limits import MODERATE, MOST
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
@@ -95,15 +95,13 @@ class _Starved:
     """Waits for the loader that hold up the steps of a rank, `idle_ns` of a step of `step_ns`.
 
     `saving` is what the rank saves without them, None where they are ranges of the program's own. Of `idle_ns`
-    `first_ns` are until the first batch of an epoch, whose workers were there before. Of a trace without steps it is
-    the time between the first and the last of `num_batches`.
+    `first_ns` are until the first batch of an epoch, whose workers were there before.
     """
 
     idle_ns: int
     step_ns: float
     saving: Saving | None
     first_ns: int = 0
-    num_batches: int = 0
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -119,7 +117,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if share is not None:
         waits = [_unprofiled(job, share, parts)] if share.exceeds else []
         return Report("dataload", (table,), findings=(*restarts, *waits))
-    gains = any(part.starved and part.starved.saving and not part.starved.num_batches for part in parts)
+    gains = any(part.starved and part.starved.saving for part in parts)
     starved = on_the_worst_rank(job, map(_starved_traced, parts), slack_ns, WithoutLoader() if gains else None)
     return Report("dataload", (table,), findings=(*restarts, *starved))
 
@@ -165,10 +163,8 @@ def _rows(trace: Trace) -> list[DataloadRow]:
 def _starved(trace: Trace) -> _Starved | None:
     """Return the waits where nothing runs for more than 5 % of the step because of the loader, and replay agrees."""
     steps_ = steps(trace)
-    if not steps_.marked:
-        return _starved_loop(trace)
     window = steps_.window[steps_.counted]
-    if not _waits_long(trace, window):
+    if not steps_.marked or not _waits_long(trace, window):
         return None
     idle_ns, total_ns = measure_common(_idle(trace), spans(window[:, 0], window[:, 1])), int(np.diff(window).sum())
     step_idle_ns, step_ns = round(idle_ns / len(window)), total_ns / len(window)
@@ -182,25 +178,6 @@ def _starved(trace: Trace) -> _Starved | None:
     if not in_mean and not recurs(saving.steps_ns, steps_, 100 * MODERATE):
         return None
     return _Starved(step_idle_ns, step_ns, saving, round(_first_ns(trace, window) / len(window)))
-
-
-def _starved_loop(trace: Trace) -> _Starved | None:
-    """Return the waits of a trace without steps, likewise from each batch to the next.
-
-    The wait for the first one may be before the loop.
-    """
-    fetches = _fetches(trace)
-    between = np.column_stack([fetches[:-1, 1], fetches[1:, 1]])
-    if len(fetches) < LEAST_BATCHES or not _waits_long(trace, between):
-        return None
-    loop = np.array([[between[0, 0], between[-1, 1]]])
-    idle_ns, loop_ns = measure_common(_idle(trace), loop), float(np.diff(loop)[0, 0])
-    if not len(loader_waits(trace)) or not is_replayed(trace):
-        return _Starved(idle_ns, loop_ns, None, num_batches=len(fetches))
-    saving = saved_without_loader(trace, int(between[0, 0]))
-    if saving.least_ns <= MODERATE * loop_ns:
-        return None
-    return _Starved(idle_ns, loop_ns, saving, _first_ns(trace, loop), len(fetches))
 
 
 def _waits_long(trace: Trace, window: NDArray[np.int64]) -> bool:
@@ -253,8 +230,6 @@ def _starved_traced(part: _Rank) -> Claim | None:
         wait_ns=starved.idle_ns,
         share_pct=100 * starved.idle_ns / starved.step_ns,
         first_batches_ns=starved.first_ns or None,
-        num_batches=starved.num_batches or None,
-        share_of="batches" if starved.num_batches else None,
         num_workers=0 if part.makes_own else None,
         line_pct=line.share_pct if line else None,
     )

@@ -25,13 +25,13 @@ from traceq.analysis._below_roof import (
 from traceq.analysis._rank_rows import each_of
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
-from traceq.claims.limits import LARGE, NOTABLE, NOTHING
+from traceq.claims.limits import LARGE, NOTHING
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.modelled_ops import TimeKind
 from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
 from traceq.facts.roofline.peaks import Peaks, peaks_of, unsure_cpu_peaks
 from traceq.frozen import frozen
-from traceq.model import Caveat, Trace
+from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
@@ -151,12 +151,12 @@ def merge(job: Job, parts: Sequence[RankWork]) -> Report:
     if not has_device and not any(peaks.values()):
         unsure = unsure_cpu_peaks(measured) if measured is not None else ""
         return Report("efficiency", tables, (_without_peaks(unsure),) if unsure else ())
-    views, caveats = _views(job, parts, peaks, ranks), _interrupted_runs(job, parts)
+    views = _views(job, parts, peaks, ranks)
     if not has_device:
-        return Report("efficiency", tables, views, caveats=caveats)
+        return Report("efficiency", tables, views)
     below = below_roof(job, parts, peaks)
     claims = *below, *unfused_attention(job, parts, [claim.key for claim in below])
-    return Report("efficiency", tables, views, claims, caveats)
+    return Report("efficiency", tables, views, claims)
 
 
 def _ledger(part: RankWork) -> tuple[LedgerRow, ...]:
@@ -349,26 +349,6 @@ def _coverage(parts: Sequence[RankWork]) -> str:
         if kind != TimeKind.MODELLED and ns[kind] >= NOTHING * total_ns
     ]
     return f"{'; '.join(filter(None, [_modelled(parts), ', '.join(rest)]))}."
-
-
-def _interrupted_runs(job: Job, parts: Sequence[RankWork]) -> tuple[Caveat, ...]:
-    """Return a note on the longest interrupted run of all ranks, and on how many more there are."""
-    runs = [
-        (run, rank.rank)
-        for rank, part in zip(job.ranks, parts, strict=True)
-        for run in part.interruptions
-        if run.ns >= NOTABLE * step_lengths(rank.steps).sum()
-    ]
-    if not runs:
-        return ()
-    run, rank = max(runs, key=lambda pair: pair[0].ns)
-    of_rank = f" on rank {rank}" if len(parts) > 1 else ""
-    more = sentences.MORE_RUNS.format(num=len(runs) - 1, s="s" * (len(runs) > 2)) if len(runs) > 1 else ""
-    times, time = round(run.ns / max(run.usual_ns, 1)), format_value(run.ns, Unit.NS)
-    text = sentences.INTERRUPTED.format(
-        kernel=run.kernel, op=run.op, time=time, on_rank=of_rank, times=times, more=more
-    )
-    return (Caveat("interrupted", text),)
 
 
 def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[str] = ()) -> tuple[Claim, ...]:

@@ -152,7 +152,7 @@ def _host_pieces(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (starts, lengths) ns of the main thread's time in steps, cut where its phase, module or op changes."""
     host, track = steps(trace).host, main_track(trace)
     cuts = [host.ravel(), phases(trace).main.parts.ravel()]
-    for nests in (modules(trace).frames.by_track, host_ops(trace)):
+    for nests in (modules(trace).frames, host_ops(trace)):
         if track in nests:
             cuts += [nests[track].start, nests[track].end]
     edges = sorted_unique(*cuts)

@@ -33,7 +33,7 @@ class StageRow:
     stages: str = column("stages")
     """As annotations number them, else by position."""
     schedule: str = column("schedule", is_hidden=True)
-    """`GPipe`, `1F1B`, `ZB1P`, `looped BFS`, `interleaved 1F1B`, `interleaved ZB1P`, `ZBV`, `DualPipeV`, `unknown`."""
+    """`GPipe`, `1F1B`, `ZB1P`, `looped BFS`, `interleaved 1F1B`, `interleaved ZB1P`, `unknown`."""
     num_microbatches: int | None = column("microbatches", Unit.COUNT, is_hidden=True)
     step_ns: int = column("step", Unit.NS)
     passes_ns: int = column("passes", Unit.NS)

@@ -245,11 +245,6 @@ NO_RATE = {
     False: "No rate where only the bytes of all arguments of a kernel are known.",
 }
 """Why ops have a time alone, by whether their work is a bound."""
-INTERRUPTED = (
-    "one run of {kernel} in {op} takes {time}{on_rank}, {times:,} times as long as others of its shapes: "
-    "it was interrupted{more}"
-)
-MORE_RUNS = "; {num:,} more run{s} like it"
 
 # kernels, memory, host, coverage
 

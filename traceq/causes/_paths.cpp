@@ -1,11 +1,50 @@
 // Longest paths through a graph whose edges run forwards: the loops that cannot be written in columns.
 // Numbers of nodes and edges are int32, times and weights int64.
 
-#include "../columns.hpp"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 
+#include <cstdint>
 #include <limits>
 
 namespace {
+
+// Contiguous buffers of the arguments, the last of which are written to; released at the end.
+template <int kNum>
+class Columns {
+public:
+    ~Columns() {
+        while (held_ > 0) PyBuffer_Release(&views_[--held_]);
+    }
+    bool hold(PyObject* const (&owners)[kNum], int num_written) {
+        for (int index = 0; index < kNum; ++index) {
+            const int flags = index >= kNum - num_written ? PyBUF_WRITABLE : PyBUF_SIMPLE;
+            if (PyObject_GetBuffer(owners[index], &views_[index], flags) < 0) return false;
+            ++held_;
+        }
+        return true;
+    }
+    int64_t* operator[](int index) const { return of<int64_t>(index); }
+    Py_ssize_t size(int index) const { return size_of<int64_t>(index); }
+
+    template <typename Number>
+    Number* of(int index) const {
+        return static_cast<Number*>(views_[index].buf);
+    }
+    template <typename Number>
+    Py_ssize_t size_of(int index) const {
+        return views_[index].len / Py_ssize_t(sizeof(Number));
+    }
+
+private:
+    Py_buffer views_[kNum];
+    int held_ = 0;
+};
+
+inline PyObject* unequal_lengths() {
+    PyErr_SetString(PyExc_ValueError, "columns of unequal length");
+    return nullptr;
+}
 
 using Number = int32_t;
 

@@ -15,7 +15,6 @@ from traceq.causes.integral import path_shares
 from traceq.causes.rank_graph import RankGraph, rank_graph
 from traceq.causes.vocabulary import Renaming, in_names_of
 from traceq.causes.weights import Weights, edge_weights, idle_device_latency, usual_times
-from traceq.causes.windows import opens_alike
 from traceq.facts.comm.rank_collectives import first_work
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job, job_of
@@ -28,8 +27,7 @@ class CommonSteps:
     """Steps of A and B on one common graph.
 
     `a`, `b`: the host lines of the ranks in the graph, `explained` the index of the rank whose steps these are.
-    `share` float64[E] of each edge's change in the sum of all paired steps. `opens_alike`: where a counted step follows
-    unrecorded work, it does on both sides, and begins with the same work. `is_swapped`: the sides were exchanged to
+    `share` float64[E] of each edge's change in the sum of all paired steps. `is_swapped`: the sides were exchanged to
     make the result independent of their order; A of all else is the caller's B. `others`: what B calls ops
     and annotations that its lines have under A's names.
     """
@@ -40,7 +38,6 @@ class CommonSteps:
     graph: CommonGraph
     weights: Weights
     share: NDArray[np.float64]
-    opens_alike: bool
     is_swapped: bool
     others: Mapping[str, str]
 
@@ -98,7 +95,6 @@ def _on_one_graph(
         graph=graph,
         weights=weights,
         share=path_shares(graph, weights),
-        opens_alike=opens_alike(ranks[explained]),
         is_swapped=is_swapped,
         others={name: other for each in named for name, other in each.others.items()},
     )

@@ -13,7 +13,7 @@ from traceq.causes.anchors import AnchorKind, Anchors, anchors
 from traceq.facts.events.copies import copy_kind
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import outermost_ops
-from traceq.facts.events.nesting import host_boundaries, op_nests, tracks
+from traceq.facts.events.nesting import host_boundaries, host_ops, tracks
 from traceq.facts.timeline.active_thread import ActiveThread, ThreadChains, active_thread, paired_chains
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.host_pauses import PAUSES, host_pauses
@@ -135,9 +135,9 @@ def _innermost_ops(trace: Trace, numbers: _Numbers, rows: NDArray[np.int64]) -> 
     """Return int64[K]: the number of the name of the innermost op around each call, -1 outside all ops."""
     events, row_track = trace.events, tracks(trace)[rows]
     name = np.full(len(rows), -1)
-    for part in op_nests(trace).on(row_track):
-        op = part.innermost_at(events.ts[rows[part.which]])
-        name[part.which] = np.where(op >= 0, events.name[part.nest.rows[op]], -1)
+    for ops, which in host_ops(trace).on(row_track):
+        op = ops.innermost_at(events.ts[rows[which]])
+        name[which] = np.where(op >= 0, events.name[ops.rows[op]], -1)
     return np.where(name >= 0, numbers.of_strings(events.strings, name[name >= 0])[name], -1)
 
 
@@ -218,8 +218,7 @@ def _outermost_names(trace: Trace, active: ActiveThread) -> NDArray[np.int64]:
     """Return int64[K]: the name (a string of the trace) of the outermost op at each time, 0 outside all ops."""
     names = np.zeros(len(active.op), np.int64)
     in_op = np.flatnonzero(active.op >= 0)
-    for part in op_nests(trace).on(active.track[in_op]):
-        which = in_op[part.which]
-        outermost = outermost_ops(trace, part.nest)[part.first + active.op[which]]
-        names[which] = trace.events.name[part.nest.rows[outermost]]
+    for ops, chosen in host_ops(trace).on(active.track[in_op]):
+        which = in_op[chosen]
+        names[which] = trace.events.name[ops.rows[outermost_ops(trace, ops)[active.op[which]]]]
     return names

@@ -121,9 +121,9 @@ def _waits_of(trace: Trace, group_ids: NDArray[np.integer[Any]]) -> NDArray[np.b
     return waits
 
 
-def saved_without_loader(trace: Trace, since_ns: int = np.iinfo(np.int64).min) -> Saving:
-    """Return by how much replay shortens the mean counted step without its waits for the data loader from then on."""
-    return _saved(trace, (kinds_of_waits(trace) == LOADER) & (host_waits(trace).start >= since_ns))
+def saved_without_loader(trace: Trace) -> Saving:
+    """Return by how much replay shortens the mean counted step without its waits for the data loader."""
+    return _saved(trace, kinds_of_waits(trace) == LOADER)
 
 
 def saved_without_host_time(trace: Trace) -> Saving:

@@ -43,14 +43,13 @@ class UnprofiledLateness:
 class StragglerRanks:
     """The stragglers of a job, those that cause most of the waits first, and what decided.
 
-    `candidates`: the ranks for which the others wait in traced steps; they are stragglers if that `is_steady`, and no
-    `unprofiled` steps decide. `is_in_each`: the others do so in each of several traced steps, steady or not.
+    `candidates`: the ranks for which the others wait in traced steps; they are stragglers if that is so in most
+    steps, and no `unprofiled` ones decide. `is_in_each`: that is so in each of several traced steps.
     `undecided`: why a recording has no answer, and how to get one; "" where it has.
     """
 
     ranks: tuple[int, ...]
     candidates: tuple[int, ...] = ()
-    is_steady: bool = False
     is_in_each: bool = False
     unprofiled: UnprofiledLateness | None = None
     undecided: str = ""
@@ -84,9 +83,9 @@ def straggler_ranks(job: Job) -> StragglerRanks:
         return StragglerRanks((), candidates, undecided=undecided)
     (is_steady, is_in_each), unprofiled = _steadiness(waits, indices, step_ns), _unprofiled(job)
     if unprofiled is None:
-        return StragglerRanks(candidates if is_steady else (), candidates, is_steady, is_in_each)
+        return StragglerRanks(candidates if is_steady else (), candidates, is_in_each)
     late = tuple(sorted(unprofiled.late_ranks, key=lambda rank: (*candidates, rank).index(rank)))
-    return StragglerRanks(late, candidates, is_steady, is_in_each, unprofiled)
+    return StragglerRanks(late, candidates, is_in_each, unprofiled)
 
 
 def _shortest_step_ns(job: Job, waits: CausedWaits) -> float:

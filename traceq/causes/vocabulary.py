@@ -178,7 +178,7 @@ def _uses(trace: Trace, others: Collection[Name], texts: dict[str, int]) -> _Use
     number = np.array([number_of.get(name, -1) for name in names], np.int64)[groups.group_ids]
     around, before, after, depth, thread = np.full((5, len(all_rows)), -1)
     nests = thread_nests(trace, host)
-    for nth, nest in enumerate(sorted(nests.by_track.values(), key=lambda nest: -len(nest.rows))):
+    for nth, nest in enumerate(sorted(nests.values(), key=lambda nest: -len(nest.rows))):
         use = np.searchsorted(host, nest.rows)
         around[use] = np.r_[use, -1][nest.parent]
         before[use], after[use] = _neighbours(use, nest.parent)
@@ -229,10 +229,10 @@ def _callers(trace: Trace, nests: ThreadNests, host: NDArray[np.int64]) -> tuple
     """Return (int64[rows of Events]: the use around each call that launches, int64[H] launches in each of the host)."""
     events, work, caller = trace.events, device_work(trace), np.full(len(trace.events), -1)
     calls = sorted_unique(work.call[work.linked])
-    for part in nests.on(tracks(trace)[calls]):
-        innermost = part.innermost_at(events.ts[calls[part.which]])
-        use = np.searchsorted(host, part.nest.rows)
-        caller[calls[part.which]] = np.r_[use, -1][innermost]
+    for ops, which in nests.on(tracks(trace)[calls]):
+        innermost = ops.innermost_at(events.ts[calls[which]])
+        use = np.searchsorted(host, ops.rows)
+        caller[calls[which]] = np.r_[use, -1][innermost]
     return caller, np.bincount(1 + caller[calls], minlength=1 + len(host))[1:]
 
 

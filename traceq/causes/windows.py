@@ -71,12 +71,6 @@ def opening(graph: RankGraph) -> NDArray[np.int64]:
     return graph.start_node[units[:1]] if is_same else graph.start_node[:0]
 
 
-def opens_alike(graph: RankGraph) -> bool:
-    """Return whether no counted step follows unrecorded work, or that of both sides begins with the same work."""
-    sides = [steps(line.trace) for line in (graph.a, graph.b)]
-    return len(opening(graph)) > 0 or not any(side.opens_ns is not None and side.counted[0] for side in sides)
-
-
 def _places(graph: RankGraph, kind: AnchorKind) -> dict[int, int]:
     """Return the place of each step's anchor that both sides have, by the step's index on A."""
     places = np.flatnonzero((graph.anchor_a >= 0) & (graph.anchor_b >= 0) & (graph.kind == kind))

@@ -23,7 +23,6 @@ MOST = 0.5  # part of a time: it is more than all else together
 MUCH = 0.25  # part of a whole: a remedy for less changes little
 LIMITING = 0.85  # part of most steps: nothing else gains much
 SHORT_GAP = 1_000_000  # ns: in a longer gap the host does more than launching
-LEAST_BATCHES = 4  # batches: three intervals show what recurs
 BUSY_CORES = 0.2  # part of the cores: other processes that keep fewer busy make no thread wait
 WORKER_CORES = 0.1  # cores: workers that are busy for less take no core from the step
 

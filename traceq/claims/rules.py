@@ -11,7 +11,6 @@ from traceq.claims.limits import (
     FAR_MORE,
     FEW,
     LARGE,
-    LEAST_BATCHES,
     LIMITING,
     LOST,
     MODERATE,
@@ -81,7 +80,7 @@ RULES = {
     "host_op": Rule((MOST,), is_note=True),
     # the data loader
     "starved": Rule(
-        (MODERATE, LEAST_BATCHES),
+        (MODERATE,),
         explains=("host_bound", "dataload_wait"),
         whatif="--without loader",
         toggles=("@prefetch",),

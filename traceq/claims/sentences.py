@@ -545,9 +545,8 @@ ONCE: dict[str, str] = {
 
 SHARES_OF: dict[str, str] = {
     "rest": "the rest",
-    "batches": "the time from the first to the last of {num_batches} batches",
 }
-"""What shares are of, by the measure `share_of`: steps without what is once, which is told beside, or some batches."""
+"""What shares are of, by the measure `share_of`: steps without what is once, which is told beside."""
 
 SHARED_EVIDENCE = (
     "{blocked_by_step_ns} by step",

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceq.compare.limits import EVEN, LAYOUT
 from traceq.compare.side import Side, of_one_run
-from traceq.compare.statement import Statement, doubtful, state
+from traceq.compare.statement import doubtful
 from traceq.facts.ranks.job import RunRanks
 from traceq.facts.ranks.unrecorded_share import lost_device_caveats, unrecorded_caveats
 from traceq.model import BUILT_APART, Caveat, Run
@@ -111,15 +111,6 @@ def lost_device(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
 
 def _of_side(name: str, caveats: Iterable[Caveat]) -> list[Caveat]:
     return [Caveat(each.code, f"{name}: {each.text}") for each in caveats]
-
-
-def other_step_ends(a: RunRanks, b: RunRanks) -> Iterator[Statement]:
-    """Yield that steps end with the device's work on one side alone, as traces of few steps may show it."""
-    ranks = [side.job.ranks[0] for side in (a, b) if side.job.ranks]
-    ends = [rank.steps for rank in ranks if rank.has_device and rank.steps.marked]
-    if len(ends) == 2 and ends[0].by_device != ends[1].by_device:
-        by_device, by_host = "AB" if ends[0].by_device else "BA"
-        yield state("other_step_ends", by_device=by_device, by_host=by_host)
 
 
 def unmatched_ranks(a: Run, b: Run) -> tuple[Caveat, ...]:

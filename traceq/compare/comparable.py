@@ -6,12 +6,10 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from traceq.compare.limits import LARGE
-from traceq.compare.result import Comparable, Traced
+from traceq.compare.result import Comparable
 from traceq.compare.sentences import DIFFERS, NOT_RECORDED, UNKNOWN_SAMPLES, WHY_NOT
 from traceq.compare.side import Side
-from traceq.compare.statement import Statement, state
-from traceq.facts.ranks.rank_outline import Outline, counted_names
+from traceq.facts.ranks.rank_outline import counted_names
 from traceq.facts.timeline.phases import annotated_phases, with_phases
 from traceq.model import OPTIMIZER_STEPS, Run
 
@@ -114,26 +112,6 @@ def _with_phases(side: Side, names: Collection[str]) -> Side:
     traces = tuple(with_phases(trace, names) for trace in side.run.traces)
     is_same = all(new is old for new, old in zip(traces, side.run.traces, strict=True))
     return side if is_same else Side.of(replace(side.run, traces=traces))
-
-
-def earlier_start(a: Side, b: Side, traced: Traced, exposed_ns: int) -> Iterator[Statement]:
-    """Yield which of two ranks of a job began its first step earlier, where that makes up much of their difference.
-
-    It waits so much longer in its first collective: profilers start one after the other. Not where the other one is in
-    collectives for longer, by `exposed_ns` (of B against A).
-    """
-    starts = [min(map(_first_start, side.ranks.job.ranks)) for side in (a, b)]
-    earlier_ns = starts[0] - starts[1]
-    if earlier_ns * traced.delta_ns <= 0 or abs(earlier_ns) < LARGE * abs(traced.delta_ns) * traced.num_a:
-        return
-    if earlier_ns * exposed_ns > 0:
-        early, late = "ba" if earlier_ns > 0 else "ab"
-        yield state("earlier_start", early_side=early, late_side=late, earlier_ns=abs(earlier_ns))
-
-
-def _first_start(rank: Outline) -> int:
-    """Return when a rank begins its first counted step, ns on the clock of the job."""
-    return rank.base_time_ns + int(rank.steps.host[rank.steps.counted][0, 0])
 
 
 def _without_steps(side: Side, names: Collection[str]) -> Side:

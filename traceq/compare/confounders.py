@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-
 from traceq.claims.claim import Measure, measured
 from traceq.claims.limits import NOTABLE
 from traceq.compare.comparable import differences, parameters_of, unrecorded_device
-from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import (
-    block_difference,
     calls_difference,
     dtype_difference,
     have_same_work,
     shape_difference,
 )
 from traceq.compare.labels import LOADER
-from traceq.compare.limits import DRAWN, INSIDE, NAMED, REPEATED, REST, SCATTER, UNCOUNTED
+from traceq.compare.limits import DRAWN, INSIDE, NAMED, SCATTER, UNCOUNTED
 from traceq.compare.other_jobs import job_difference
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.compare.sentences import OTHER_PACE, PHASES
 from traceq.compare.side import Side
 from traceq.compare.statement import Statement, doubtful, state
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.nesting import host_ops
 from traceq.facts.events.self_time import ALLOCATES, VIEW
 from traceq.facts.events.unrecorded_work import has_shapes
 from traceq.facts.stalls.idle_time import lost_once_ns, lost_once_share
@@ -83,16 +78,6 @@ def unlike_device(a: Side, b: Side) -> Iterator[Statement]:
     """Yield that one side does not say its device, which may be another one."""
     if text := unrecorded_device(a, b):
         yield state("unrecorded_device", device=text.removeprefix("device: "))
-
-
-def repeated_ops(a: Side, b: Side) -> Iterator[Statement]:
-    """Yield that one side records its ops twice, where that is so: each costs the host time on that side alone."""
-    if _is_one_recording(a, b) or not (a.run.traces and b.run.traces):
-        return
-    shares = [_repeated_share(side.first_trace()) for side in (a, b)]
-    if max(shares) < REPEATED or min(shares) > REPEATED / 2:
-        return
-    yield state("repeated_ops", side="ab"[shares.index(max(shares))], repeated_pct=100 * max(shares))
 
 
 def uncounted_steps(a: Side, b: Side) -> Iterator[Statement]:
@@ -217,38 +202,13 @@ def _other_pace(a: Side, b: Side) -> dict[str, Measure]:
     return measured(other=OTHER_PACE[on_device], unknown_sizes=" and ".join(names))
 
 
-def unknown_sizes(a: Side, b: Side, causes: Sequence[Cause], delta_ns: int) -> Iterator[Statement]:
-    """Yield that replaced kernels may compute on other sizes, where that is much of a delta and shapes are unknown.
-
-    Libraries choose a kernel by the size of its inputs: another kernel of the same op may be the same implementation.
-    """
-    replaced = (cause for cause in causes if cause.kind == "kernel" and cause.is_replacement and LAUNCHES in cause.name)
-    replaced_ns = sum(abs(cause.delta_ns) for cause in replaced)
-    if _is_one_recording(a, b) or not replaced_ns or replaced_ns < REST * abs(delta_ns):
-        return
-    traces = [side.first_trace() for side in (a, b)]
-    if traces[0].device == traces[1].device and not all(map(has_shapes, traces)):
-        yield state("unknown_sizes", replaced_ns=replaced_ns)
-
-
-def _repeated_share(trace: Trace) -> float:
-    """Return the part of the ops that lie directly in an op of the same name, as some versions record each twice."""
-    num, repeated = 0, 0
-    for ops in host_ops(trace).values():
-        inner = np.flatnonzero(ops.parent >= 0)
-        names = trace.events.name[ops.rows]
-        num, repeated = num + len(names), repeated + int((names[inner] == names[ops.parent[inner]]).sum())
-    return repeated / max(num, 1)
-
-
 def _work_differences(a: Side, b: Side) -> Iterator[str]:
     """Yield the differences in dtypes, shapes, numbers of products and layers, and passes between the traces."""
     if a.run.traces and b.run.traces:
         ours, theirs = a.first_trace(), b.first_trace()
         yield from filter(None, [dtype_difference(ours, theirs)])
         if a.samples == b.samples:
-            yield from filter(None, [shape_difference(ours, theirs), block_difference(ours, theirs)])
-            yield from filter(None, [calls_difference(ours, theirs)])
+            yield from filter(None, [shape_difference(ours, theirs), calls_difference(ours, theirs)])
             yield from filter(None, [_job_difference(a, b)])
 
 

@@ -21,7 +21,7 @@ from traceq.facts.events.forward_ops import RECOMPUTED, outermost_ops, recompute
 from traceq.facts.events.kernel_names import kernel_family
 from traceq.facts.events.kernels import is_communication
 from traceq.facts.events.name_patterns import VENDOR, matching
-from traceq.facts.events.nesting import host_ops, nests_by_track, tracks
+from traceq.facts.events.nesting import host_ops, thread_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
@@ -277,7 +277,7 @@ def _outermost_ops(trace: Trace) -> NDArray[np.int64]:
     Where the device's rows are missing, calls of the runtime are ops like any other.
     """
     calls_too = trace.events.rows(Category.CPU_OP, Category.RUNTIME)
-    nests = nests_by_track(trace, calls_too) if lacks_device_rows(trace) else host_ops(trace)
+    nests = thread_nests(trace, calls_too) if lacks_device_rows(trace) else host_ops(trace)
     rows = [ops.rows[(ops.parent < 0) | recomputed_ops(trace)[ops.rows]] for ops in nests.values()]
     return ascending(np.concatenate(rows)) if rows else np.empty(0, np.int64)
 

@@ -15,15 +15,14 @@ from traceq.compare.caveats import (
     arm_ended,
     lost_device,
     other_loader,
-    other_step_ends,
     separate_builds,
     side_caveats,
     unmatched_ranks,
     unrecorded_work,
 )
 from traceq.compare.collective_volumes import exchanges
-from traceq.compare.comparable import are_ranks_of_one_job, comparable, earlier_start, in_common_phases, on_common_steps
-from traceq.compare.confounders import are_other_jobs, confounders, unknown_sizes
+from traceq.compare.comparable import are_ranks_of_one_job, comparable, in_common_phases, on_common_steps
+from traceq.compare.confounders import are_other_jobs, confounders
 from traceq.compare.explain import MAX_PEERS, explain, waits_apart
 from traceq.compare.inference import inference_deltas
 from traceq.compare.loader import feeding, feeding_answer, loader_workers
@@ -36,11 +35,9 @@ from traceq.compare.step_counts import count_deltas
 from traceq.compare.step_times import compare_cpu, compare_sides, ranges_of_steps
 from traceq.compare.verdict import answer, arm_interactions, basis, doubt, is_same_time
 from traceq.compare.where_statements import (
-    exposed_delta_ns,
     later_host,
     most_in_phase,
     of_ranks,
-    of_slowest,
     python_line,
     shown_elsewhere,
     unprofiled_phase_times,
@@ -50,7 +47,7 @@ from traceq.compare.work_deltas import work_deltas
 from traceq.compare.work_statements import added_ops, graph_replays, op_work
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, place
-from traceq.model import Caveat, Manifest, Run, Trace
+from traceq.model import Manifest, Run, Trace
 from traceq.report import Source
 from traceq.runs.run_folder import is_run, read_manifest
 from traceq.runs.sides import recordings_in
@@ -182,8 +179,7 @@ def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct
     cpu = compare_cpu(a, b, comparability, threshold_pct, samples)
     of_verdict = (*(comparison.caveats if comparison else ()), *separate_builds(a, b, comparison, cpu))
     of_ranks = (each for note in (lost_device, unrecorded_work) for each in note(a.ranks, b.ranks))
-    of_step_ends = (Caveat(each.code, f"{each}") for each in other_step_ends(a.ranks, b.ranks))
-    of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *of_step_ends, *confounders(a, b))
+    of_sides = (*side_caveats(a), *side_caveats(b), *of_ranks, *confounders(a, b))
     per, traced_delta_ns = (traced.per, traced.delta_ns) if traced else ("per step", None)
     context = measured(a=a_name, b=b_name, per=per, traced_delta_ns=traced_delta_ns)
     why_not = doubt(traced, comparison, steps) if traced else None
@@ -234,13 +230,10 @@ def _reasons(a: Side, b: Side, diff: Diff, *, is_other_job: bool) -> Iterator[St
     is_seen = not (is_same_time(diff.comparison) or is_jitter(traced, causes) or is_scatter)
     yield from graph_replays(*traces, traced, cells, is_seen=is_seen, timed=diff.comparable.ok)
     yield from of_ranks(traced, diff.ranks, cells, waited_in)
-    yield from of_slowest(traced, diff.ranks, diff.comparison)
     if same_code:
-        yield from earlier_start(a, b, traced, exposed_delta_ns(cells))
         yield from later_host(traced, cells)
     yield from of_causes
     yield from loader_workers(a, b, causes)
-    yield from unknown_sizes(a, b, causes, traced.delta_ns)
     yield from waits_and_transfers(traced, cells, causes, num_ranks=len(diff.ranks))
     yield from op_work(traced, diff.work, timed=is_seen)
     yield from shown_elsewhere(*traces, traced, cells, causes)

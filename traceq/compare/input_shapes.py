@@ -1,7 +1,4 @@
-"""Whether both sides multiply as many tensors of the same shapes and dtypes; if not, they do other work.
-
-Where shapes are not recorded, the thread blocks of kernels may tell.
-"""
+"""Whether both sides multiply as many tensors of the same shapes and dtypes; if not, they do other work."""
 
 from __future__ import annotations
 
@@ -13,13 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.compare.sentences import LIKEWISE, WHY_NOT
-from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import unique_names
-from traceq.facts.events.unrecorded_work import has_shapes
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import op_calls_per_step, steps
-from traceq.frozen import frozen
-from traceq.intervals import sorted_unique, span_index
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
@@ -94,8 +87,7 @@ def shape_difference(a: Trace, b: Trace) -> str:
     Names the op with the largest inputs; "" where shapes agree or were not recorded. An op differs if both sides have
     it and never with the same shapes: another batch size or sequence length changes all of them, while a change of the
     program may replace one, or multiply by another op: matrices where half of the products of both sides are the same.
-    Where the sides have no product in common, as in CUDA graphs, the largest of all ops tells. Inputs that vary from
-    step to step, as of sampled graphs, differ where the usual size of a side is none of the other's.
+    Where the sides have no product in common, as in CUDA graphs, the largest of all ops tells.
     """
     ours, theirs = _inputs(a), _inputs(b)
     if not ours.keys() & theirs.keys():
@@ -104,7 +96,6 @@ def shape_difference(a: Trace, b: Trace) -> str:
     products = _products(ours), _products(theirs)
     if 2 * len(products[0] & products[1]) >= max(min(map(len, products)), 1):
         apart = [op for op in apart if op not in _PRODUCTS]
-    apart = [op for op in apart if not _varies_alike(a, b, op)]
     if not apart:
         return ""
     op = max(apart, key=lambda name: max(ours[name] | theirs[name]))
@@ -169,32 +160,6 @@ def _products(inputs: _Inputs) -> set[tuple[int, ...]]:
     shapes = {text for op in _PRODUCTS for _, text in inputs.get(op, ())}
     factors = [[shape for shape in _shapes(text) if len(shape) == 2][-2:] for text in shapes]
     return {tuple(sorted((*first, second[-1]))) for first, second in (pair for pair in factors if len(pair) == 2)}
-
-
-def _varies_alike(a: Trace, b: Trace, op: str) -> bool:
-    """Return whether the inputs of an op vary over the steps of both sides, around sizes that both have."""
-    sizes = [_size_by_step(trace).get(op) for trace in (a, b)]
-    ours, theirs = sizes
-    if ours is None or theirs is None or ours.min() == ours.max() or theirs.min() == theirs.max():
-        return False
-    both = (ours, theirs), (theirs, ours)
-    return all(side.min() <= np.median(other) <= side.max() for side, other in both)
-
-
-@once_per_trace
-def _size_by_step(trace: Trace) -> dict[str, NDArray[np.int64]]:
-    """Return the elements of all inputs of each heavy op in each counted step: int64[K]."""
-    events, counted = trace.events, steps(trace).host[steps(trace).counted]
-    rows = _rows_of(trace, events.shapes, _HEAVY)
-    step = span_index(counted, events.ts[rows])
-    rows, step = rows[step >= 0], step[step >= 0]
-    elements = np.zeros(len(events.strings), np.int64)
-    for text in sorted_unique(events.shapes[rows]).tolist():
-        elements[text] = (_sized(events.strings[text]) or (0, ""))[0]
-    names, op = unique_names(events, rows)
-    sizes = np.zeros((len(names), len(counted)), np.int64)
-    np.add.at(sizes, (op, step), elements[events.shapes[rows]])
-    return {events.strings[name]: of_step for name, of_step in zip(names.tolist(), sizes, strict=True)}
 
 
 _Inputs = dict[str, set[tuple[int, str]]]
@@ -275,76 +240,3 @@ def _shapes(text: str) -> list[list[int]]:
         return msgspec.json.decode(text, type=list[list[int]])
     except msgspec.MsgspecError:
         return []
-
-
-_FEWEST_BLOCKS = 16
-"""Blocks per launch below which their number is rounded too much to tell sizes apart."""
-_FEWEST_KERNELS = 4
-"""Names of kernels that agree on a factor."""
-_AS_OFTEN = 0.02
-_ANOTHER, _ALIKE = 1.2, 1.05
-"""Factor from which blocks are more or fewer, and within which kernels agree on one."""
-_MOST, _NOTABLE = 0.7, 0.1
-"""Parts of the time of kernels that are compared, and of all of them, that agree."""
-
-
-@frozen
-class _Launched:
-    """Of a kernel: launches per step, blocks per launch, and ns per step."""
-
-    num: float
-    blocks: float
-    ns: float
-
-
-def block_difference(a: Trace, b: Trace) -> str:
-    """Return `inputs of another size: ... 0.25 times the thread blocks`, or "".
-
-    Of kernels that both sides launch as often per step, most by time have more blocks by one factor: libraries launch a
-    block for so many elements. Nothing where shapes are recorded, which tell it, or the device is another one.
-    """
-    if a.device != b.device or (has_shapes(a) and has_shapes(b)):
-        return ""
-    ours, theirs = _launched(a), _launched(b)
-    both = [
-        (ours[name], theirs[name])
-        for name in ours.keys() & theirs.keys()
-        if abs(ours[name].num - theirs[name].num) <= _AS_OFTEN * ours[name].num
-        and min(ours[name].blocks, theirs[name].blocks) >= _FEWEST_BLOCKS
-    ]
-    if len(both) < _FEWEST_KERNELS:
-        return ""
-    factors = np.array([of_b.blocks / of_a.blocks for of_a, of_b in both])
-    ns = np.array([of_a.ns + of_b.ns for of_a, of_b in both])
-    order = np.argsort(factors)
-    middle = float(factors[order][np.searchsorted(np.cumsum(ns[order]), ns.sum() / 2)])
-    agree = np.abs(np.log(factors / middle)) <= np.log(_ALIKE)
-    all_ns = sum(each.ns for side in (ours, theirs) for each in side.values())
-    is_common = agree.sum() >= _FEWEST_KERNELS and ns[agree].sum() >= max(_MOST * ns.sum(), _NOTABLE * all_ns)
-    if not is_common or abs(np.log(middle)) < np.log(_ANOTHER):
-        return ""
-    return WHY_NOT["blocks"].format(ratio=format_value(middle, Unit.MEAN))
-
-
-@once_per_trace
-def _launched(trace: Trace) -> Mapping[str, _Launched]:
-    """Return what each kernel with a grid does in the counted steps, by name."""
-    events, work, counted = trace.events, device_work(trace), steps(trace)
-    windows = counted.window[counted.counted]
-    rows = work.rows[span_index(windows, work.start) >= 0]
-    rows = rows[events.grid[rows] >= 0]
-    blocks_of = np.zeros(len(events.strings))
-    for text in sorted_unique(events.grid[rows]).tolist():
-        blocks_of[text] = _blocks(events.strings[text])
-    name, blocks = events.name[rows], blocks_of[events.grid[rows]]
-    num, of_blocks, ns = (np.bincount(name, weights) for weights in (None, blocks, events.dur[rows]))
-    return {
-        events.strings[text]: _Launched(num[text] / len(windows), of_blocks[text] / num[text], ns[text] / len(windows))
-        for text in np.flatnonzero(num).tolist()
-    }
-
-
-def _blocks(grid: str) -> int:
-    """Return the number of blocks of `1024x1x1`, 0 of what is no grid."""
-    parts = grid.split("x")
-    return prod(map(int, parts)) if all(part.isdecimal() for part in parts) else 0

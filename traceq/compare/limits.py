@@ -28,7 +28,6 @@ COUNTED = 2  # ops: one op may be padded
 
 DRAWN = 0.002  # part of the ops of a step: two runs of one code differ by what they draw at random
 INSIDE = 12  # ops inside of one: an op that one side alone runs has at most so many inside
-REPEATED = 0.1  # part of the ops: ops recorded twice; else at most 0.04 lie in one of their name (catalogue)
 UNCOUNTED = 25.0  # % of the time: a change may be in steps that do not count
 EVEN = 1.5  # longest over shortest process: processes of the same code that were disturbed
 LAYOUT = 2.0  # % of a step: what identical models in one process differ by (benchmarks/layout.py)

@@ -14,15 +14,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from traceq.compare.input_shapes import weight_difference
-from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import runs_compiled
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.self_time import VIEW
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import inference_steps
-from traceq.facts.timeline.steps import forward_calls_per_step, op_calls_per_step, steps
-from traceq.intervals import span_index
+from traceq.facts.timeline.steps import forward_calls_per_step, op_calls_per_step
 from traceq.model import Category, Trace
 from traceq.units import Unit, format_value
 
@@ -52,6 +50,7 @@ change in one direction."""
 _REPLACES = 0.25
 """Part of the ops that a side lacks that one of its own op, which the other never calls, is called as often as."""
 _MOST_NAMED = 2
+
 _DECODE, _UNKNOWN = STEP_KINDS[1], STEP_KINDS[3]
 
 _Counts = Mapping[str, float]
@@ -62,19 +61,12 @@ def job_difference(a: Trace, b: Trace) -> str:
     """Return `layers: 36 aten::convolution against 52, and 36 aten::batch_norm against 52`, or what trains; else "".
 
     `backward pass: 88 nodes of autograd against none` if one side alone trains; where shapes are recorded, and no
-    weight has the same, that. Where both sides have compiled code or replay graphs, kernels tell the layers. Of
-    inference engines `steps: 2 prefill against 40 decode`, if one side only decodes and the other never does.
+    weight has the same, that. Of inference engines `steps: 2 prefill against 40 decode`, if one side only decodes and
+    the other never does.
     """
     if of_steps := _other_steps(a, b):
         return of_steps
     ours, theirs = op_calls_per_step(a), op_calls_per_step(b)
-    if (
-        _is_generated(a)
-        and _is_generated(b)
-        and _sends(ours) == _sends(theirs)
-        and (of_kernels := layer_difference(a, b))
-    ):
-        return of_kernels
     if not (_by_kind(ours) and _by_kind(theirs)):
         return ""
     if bool(_nodes(ours)) != bool(_nodes(theirs)):
@@ -201,65 +193,3 @@ def _number_of_nodes(counts: _Counts) -> str:
 
 def _number(num: float) -> str:
     return format_value(num, Unit.MEAN)
-
-
-_FORWARD, _BACKWARD, _PRODUCT = "forward kernels of attention", "backward kernels of attention", "products"
-_KERNELS = {
-    _FORWARD: re.compile(
-        r"flash_fwd_(?!\w{0,80}combine)\w{0,80}kernel|FlashAttnFwdSm|fmha_cutlassF|fmha_fwd|attn_fwd|sdpa\w{0,80}fprop|"
-        r"^triton_tem_\w*flex_attention(?!_backward)|"
-        r"paged_attention_(?!\w{0,80}reduce)\w{0,80}kernel|kernel_unified_attention|fmhaSm\d{1,4}\w{0,80}Kernel|"
-        r"Batch(Decode|Prefill)With(Paged|Ragged)KVCache\w{0,80}Kernel"
-    ),
-    _BACKWARD: re.compile(
-        r"flash_bwd_dq_dk_dv\w{0,80}kernel|FlashAttnBwdSm|fmha_cutlassB|fmha_bwd|attn_bwd|sdpa\w{0,80}bprop|"
-        r"^triton_tem_\w*flex_attention_backward"
-    ),
-    _PRODUCT: re.compile(
-        r"^(?!.*(flash|fmha|sdpa|attention|implicit|wgrad|dgrad|fprop|split_?k|reduce))"
-        r".*(gemm|nvjet|^Cijk_|^triton_tem_\w*mm|cutlass_\d+_(tensorop|simt|wmma))",
-        re.IGNORECASE,
-    ),
-}
-"""One kernel of each call of attention, and products of matrices: Inductor fuses norms with what is around them."""
-
-
-def layer_difference(a: Trace, b: Trace) -> str:
-    """Return `layers: 12 forward kernels of attention against 24, and 147 products against 291` per step; else "".
-
-    One side has more of each kind, of attention as many times forward and backward. Where all are twice as often, or
-    another whole number of times, one side accumulates gradients, or has more passes, as has a whole trace
-    against steps; inference may have any number of passes, and only its marked steps can be compared.
-    """
-    ours, theirs = _per_step(a), _per_step(b)
-    if not all(each[kind] for each in (ours, theirs) for kind in (_FORWARD, _PRODUCT)):
-        return ""
-    trains = ours[_BACKWARD] > 0
-    marked = [steps(trace).marked for trace in (a, b)]
-    if trains != (theirs[_BACKWARD] > 0) or marked[0] != marked[1] or not (trains or marked[0]):
-        return ""
-    ratios = {kind: theirs[kind] / num for kind, num in ours.items() if num}
-    attention = [ratio for kind, ratio in ratios.items() if kind != _PRODUCT]
-    is_more, is_less = min(ratios.values()) > _APART, max(ratios.values()) < 1 / _APART
-    if not (is_more or is_less) or not _is_same(attention):
-        return ""
-    times = max(attention[0], 1 / attention[0])
-    if _is_same([*ratios.values()]) and (not trains or _is_same([times, round(times)])):
-        return ""
-    first, last = (_against(ours[kind], theirs[kind], kind) for kind in (_FORWARD, _PRODUCT))
-    return f"layers: {first}, and {last}"
-
-
-def _per_step(trace: Trace) -> dict[str, float]:
-    """Return how many kernels of each kind begin in a mean counted step."""
-    work, windows = device_work(trace), steps(trace).window[steps(trace).counted]
-    rows = work.rows[np.flatnonzero(span_index(windows, work.start) >= 0)]
-    return {kind: int(matching(trace.events, rows, of).sum()) / max(len(windows), 1) for kind, of in _KERNELS.items()}
-
-
-def _is_same(ratios: list[float]) -> bool:
-    return max(ratios) <= (1 + _SAME) * min(ratios)
-
-
-def _against(num_a: float, num_b: float, kind: str) -> str:
-    return f"{format_value(num_a, Unit.MEAN)} {kind} against {format_value(num_b, Unit.MEAN)}"

@@ -115,19 +115,11 @@ SENTENCES: dict[str, Sentence] = {
     "count_samples": _one(
         "To compare per sample, record with traceq.record(samples_per_rank=N), or from a DataLoader."
     ),
-    "other_step_ends": _one(
-        "Steps of {by_device} end with their work on the device, those of {by_host} with the host.",
-        "Part of their traced difference is how they are measured.",
-    ),
     "unrecorded_device": _one("Device: {device}: it may be another one."),
     "cold_start": _one(
         "What is compared holds a cold start, once and not per step: {once_a_ns} in {a} and {once_b_ns} in {b}.",
         "It is that of rank {rank}.",
         "Trace steps after a warm-up.",
-    ),
-    "repeated_ops": _one(
-        "Host times are not comparable: {repeated_pct} of the ops of {side} lie in an op of the same name.",
-        "Other versions of torch record them so.",
     ),
     "work_between": Sentence(
         (
@@ -257,22 +249,11 @@ SENTENCES: dict[str, Sentence] = {
         "The median of the others is {others_a_ns} and {others_b_ns}.",
         "Exposed communication is left out.",
     ),
-    "explained_rank": _one(
-        "The slowest is rank {slowest_a} in {a} and rank {slowest_b} in {b}.",
-        "Rank {rank}, which is explained, differs by {delta_ns} {per}.",
-    ),
-    "earlier_start": _one(
-        "{early_side} begins {earlier_ns} before {late_side}, and waits longer in its first collective."
-    ),
     "later_host": _one(
         "{late_side} is later: its device waits {host_bound_ns} more for its host than that of {early_side}.",
         "It is {in_collectives_ns} less in collectives.",
     ),
     "loader_workers": _one("In {side}, {workers}."),
-    "unknown_sizes": _one(
-        "Shapes are not recorded: kernels that others replaced may have computed on inputs of another size.",
-        "record_shapes=True tells.",
-    ),
     "waits_and_transfers": Sentence(
         (
             "Exposed waits of rank {rank} change by {wait_delta_ns}, exposed transfers by {transfer_delta_ns}.",
@@ -349,7 +330,6 @@ WHY_NOT = {
     "shapes": "shapes: the largest {op} is {a} against {b}",
     "weights": "weights: of {num_a} shapes against {num_b}, none is the same, such as {a} against {b}",
     "calls": "calls: {op} runs {b} times {per} instead of {a}",
-    "blocks": "inputs of another size: kernels that both launch as often have {ratio} times the thread blocks",
 }
 """Why sides are not comparable."""
 LIKEWISE = "{reason}, and {num} more likewise"

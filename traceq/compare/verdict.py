@@ -8,11 +8,9 @@ from enum import StrEnum
 from traceq.claims.claim import Measure
 from traceq.compare.busy_machine import busy_machine
 from traceq.compare.cause_statements import is_jitter, work_alone
-from traceq.compare.caveats import other_step_ends
 from traceq.compare.comparable import are_ranks_of_one_job, uncommon_steps
 from traceq.compare.confounders import (
     cold_start,
-    repeated_ops,
     unchanged_work,
     uncounted_steps,
     unlike_device,
@@ -114,10 +112,8 @@ def basis(a: Side, b: Side, diff: Diff, cpu: Comparison | None, *, is_other_job:
         ranges = {} if is_same_time(comparison) else ranges_of_steps(a, b)
         yield from [state("ranges", **ranges)] if ranges else []
         yield from [state("slowest_decides", num_ranks=len(diff.ranks))] if len(diff.ranks) > 1 else []
-    yield from () if is_unprofiled else other_step_ends(a.ranks, b.ranks)
     yield from unlike_device(a, b)
     yield from [once] if once else []
-    yield from repeated_ops(a, b)
     yield from (*work_between_steps(a, b), *uncounted_steps(a, b)) if is_unprofiled else ()
     yield from unlike_work(a, b)
     yield from () if is_other_job else work_factor(diff)

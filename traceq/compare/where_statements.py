@@ -143,15 +143,11 @@ def _is_of(category: str, cause: Cause) -> bool:
     return is_alloc if category == _ALLOC_WAIT else cause.kind == "host"
 
 
-def exposed_delta_ns(cells: Sequence[CellDelta]) -> int:
-    """Return how much longer B is in collectives while nothing computes, ns per step."""
-    return sum(cell.delta_ns for cell in cells if cell.category in (_EXPOSED_COMM, EXPOSED_WAIT, EXPOSED_TRANSFER))
-
-
 def later_host(traced: Traced, cells: Sequence[CellDelta]) -> Iterator[Statement]:
     """Yield, of two ranks of a job, that the device of one waits longer for its host, and less in collectives."""
     host_ns = sum(cell.delta_ns for cell in cells if cell.category == _HOST_BOUND)
-    comm_ns = exposed_delta_ns(cells)
+    exposed = (_EXPOSED_COMM, EXPOSED_WAIT, EXPOSED_TRANSFER)
+    comm_ns = sum(cell.delta_ns for cell in cells if cell.category in exposed)
     least_ns = max(abs(traced.delta_ns), NAMED * traced.a_ns)
     if min(abs(host_ns), abs(comm_ns)) < least_ns or host_ns * comm_ns > 0:
         return
@@ -199,23 +195,6 @@ def of_ranks(
         own_b_ns=explained.own_b_ns,
         others_a_ns=round(others_a_ns),
         others_b_ns=round(others_b_ns),
-    )
-
-
-def of_slowest(traced: Traced, deltas: Sequence[RankDelta], comparison: Comparison | None) -> Iterator[Statement]:
-    """Yield which rank is slowest on each side, as the verdict has it, where another is explained by another delta."""
-    if len(deltas) < 2 or comparison is None or comparison.unprofiled:
-        return
-    apart_ns, most_ns = abs(comparison.delta_ns - traced.delta_ns), max(abs(comparison.delta_ns), abs(traced.delta_ns))
-    slowest_a, slowest_b = (max(deltas, key=key).rank for key in (lambda d: d.a_ns, lambda d: d.b_ns))
-    if (slowest_a, slowest_b) == (traced.rank, traced.rank) or apart_ns <= NAMED * most_ns:
-        return
-    yield state(
-        "explained_rank",
-        slowest_a=f"{slowest_a}",
-        slowest_b=f"{slowest_b}",
-        rank=f"{traced.rank}",
-        delta_ns=traced.delta_ns,
     )
 
 

@@ -73,16 +73,11 @@ class FindingObject(TypedDict):
 
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
     """Write the reports on a run as JSON."""
-    file.writelines(sheet_to_json_pieces(sheet))
+    file.writelines(json_pieces(sheet))
     file.write("\n")
 
 
-def sheet_to_json(sheet: Sheet) -> str:
-    """Return one JSON object: a list of rows for each table, findings and warnings."""
-    return "".join(sheet_to_json_pieces(sheet))
-
-
-def sheet_to_json_pieces(sheet: Sheet) -> Iterator[str]:
+def json_pieces(sheet: Sheet) -> Iterator[str]:
     """Yield the JSON in pieces, so that the text of a thousand ranks is never in memory at once."""
     members: dict[str, object] = {
         "schema": sheet.schema or SHOW_SCHEMA,

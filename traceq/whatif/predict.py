@@ -187,11 +187,6 @@ def predict(replay: JobReplay, interventions: Sequence[Intervention], path: str 
     )
 
 
-def saving_of(replay: JobReplay, interventions: Sequence[Intervention]) -> Saving:
-    """Return by how much the mean step would be shorter, at least and at most."""
-    return _saving(*_played(replay, interventions))
-
-
 def _change(replay: JobReplay, interventions: Sequence[Intervention]) -> Change:
     now, least, most = _played(replay, interventions)
     saving, num = _saving(now, least, most), replay.num_steps

@@ -11,14 +11,11 @@ from builder import build, op, step
 from examples import up_to
 from hypothesis import given
 from hypothesis import strategies as st
-from paths import FIXTURES
 
-import traceq as library
 from traceq.facts.events import nesting
 from traceq.facts.events.name_patterns import unique_names
-from traceq.facts.events.nesting import Nest, host_ops, op_nests, tracks
+from traceq.facts.events.nesting import Nest, host_ops
 from traceq.model import Category, Trace
-from traceq.renderers.json import sheet_to_json
 
 some_ops = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 12), st.sampled_from("abc")), min_size=1, max_size=12)
 
@@ -102,49 +99,3 @@ def test_names_are_told_apart_as_sorting_them_would(ops: list[tuple[int, int, st
     ids, inverse = unique_names(trace.events, rows)
     assert ids.tolist() == sorted(set(trace.events.name[rows].tolist()))
     assert (ids[inverse] == trace.events.name[rows]).all()
-
-
-some_threads = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=15)
-
-
-@given(some_threads, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 40)), max_size=20))
-@up_to(100)
-def test_threads_are_nested_together_as_each_alone(
-    ops: list[tuple[int, int, int]], instants: list[tuple[int, int]]
-) -> None:
-    def answers(many: int) -> tuple[object, ...]:
-        with patch.object(nesting, "_MANY_THREADS", many):
-            trace = build(step(0, 50), *(op("a", start, dur, tid=tid) for start, dur, tid in ops))
-            nests, numbers = op_nests(trace), dict(enumerate(host_ops(trace)))
-        track = np.array([numbers.get(thread, 7_777) for thread, _ in instants], np.int64)
-        time_ns = np.array([1000 * time for _, time in instants], np.int64)
-        row, index = np.full(len(track), -1), np.full(len(track), -1)
-        for part in nests.on(track, apart=[numbers[0]]):
-            innermost = part.innermost_at(time_ns[part.which])
-            row[part.which] = np.r_[part.nest.rows, -1][innermost]
-            index[part.which] = np.where(innermost >= 0, innermost - part.first, -1)
-        alone = [(track, nest.rows.tolist(), nest.parent.tolist()) for track, nest in nests.by_track.items()]
-        return alone, row.tolist(), index.tolist()
-
-    assert answers(1) == answers(1000)
-
-
-def many_threads(last: int) -> Trace:
-    return build(step(0, 50), *(op("a", tid, 5, tid=tid) for tid in range(1, 100)), op("b", last, 5, tid=100))
-
-
-def test_many_threads_are_one_nest() -> None:
-    trace = many_threads(100)
-    assert len(op_nests(trace).whole) == len(list(op_nests(trace).on(tracks(trace)))) == 1
-
-
-def test_threads_whose_times_are_too_far_apart_keep_their_own() -> None:
-    trace = many_threads(1 << 50)
-    assert len(op_nests(trace).whole) == len(host_ops(trace)) == 100
-
-
-def test_reports_of_threads_nested_together_are_as_of_each_alone() -> None:
-    path = FIXTURES / "example/job/rank0.json"
-    alone = sheet_to_json(library.analyze(library.read(path)))
-    with patch.object(nesting, "_MANY_THREADS", 1):
-        assert sheet_to_json(library.analyze(library.read(path))) == alone

@@ -15,7 +15,7 @@ from paths import FIXTURES, TRACES
 from traceq.claims.saying import text_of
 from traceq.model import Run
 from traceq.renderers.html.show import sheet_to_html
-from traceq.renderers.json import sheet_to_json
+from traceq.renderers.json import json_pieces
 from traceq.report import Sheet
 from traceq.units import Unit, format_value
 
@@ -48,7 +48,7 @@ INPUTS = [
 def both(request: pytest.FixtureRequest) -> tuple[Sheet, Row, str]:
     """The sheet of an input, its JSON, and its page."""
     sheet = sheet_of(request.param)
-    return sheet, json.loads(sheet_to_json(sheet)), sheet_to_html(sheet, Run(sheet.source.path, ()))
+    return sheet, json.loads("".join(json_pieces(sheet))), sheet_to_html(sheet, Run(sheet.source.path, ()))
 
 
 def captioned(page: str, *starts: str) -> list[Figure]:

@@ -15,7 +15,7 @@ from traceq.facts.comm.point_to_point import PointToPoint, point_to_point
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import COMMUNICATION_OP, is_communication
 from traceq.facts.events.name_patterns import EMPTY, matching, rows_named
-from traceq.facts.events.nesting import Nest, nest, op_nests, tracks
+from traceq.facts.events.nesting import Nest, host_ops, nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import on_main_thread, steps
@@ -123,7 +123,7 @@ def _items(trace: Trace) -> _Items:
         phase, start, end = phase_labels.work_phase[chosen], work.start[chosen], work.end[chosen]
         issued = events.ts[work.call[chosen]]
     else:
-        rows = np.concatenate([np.empty(0, np.int64), *(ops.rows[ops.parent < 0] for ops in op_nests(trace).whole)])
+        rows = np.concatenate([np.empty(0, np.int64), *(ops.rows[ops.parent < 0] for ops in host_ops(trace).values())])
         # since torch 2.15 schedules allocate what they receive before they wait for it
         rows = rows[~matching(events, rows, COMMUNICATION_OP) & ~matching(events, rows, EMPTY)]
         issued, start, end = events.ts[rows], events.ts[rows], events.end[rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.nesting import Nest, op_nests, tracks
+from traceq.facts.events.nesting import Nest, host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
@@ -47,10 +47,9 @@ def forward_op(trace: Trace) -> NDArray[np.int32]:
 def forward_op_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the row of the forward op of the backward op at each instant of a thread: int64[K], -1 without one."""
     forward = np.full(len(instants), -1)
-    for part in op_nests(trace).on(track):
-        rows = part.nest.rows
-        index = part.nest.first_enclosing(part.innermost_at(instants[part.which]), is_backward(trace)[rows])
-        forward[part.which] = np.where(index >= 0, forward_op(trace)[rows[index]], -1)
+    for ops, which in host_ops(trace).on(track):
+        index = ops.first_enclosing(ops.innermost_at(instants[which]), is_backward(trace)[ops.rows])
+        forward[which] = np.where(index >= 0, forward_op(trace)[ops.rows[index]], -1)
     return forward
 
 
@@ -84,7 +83,7 @@ def recomputed_ops(trace: Trace) -> NDArray[np.bool_]:
     first node that needs one of its tensors, which has nothing else to do with these ops.
     """
     is_recomputed = np.zeros(len(trace.events), np.bool_)
-    for ops in op_nests(trace).whole:
+    for ops in host_ops(trace).values():
         is_recomputed[ops.rows[_recomputed(trace, ops)]] = True
     return is_recomputed
 
@@ -97,10 +96,10 @@ def outermost_ops(trace: Trace, ops: Nest) -> NDArray[np.int64]:
 def is_recomputed_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return whether a thread is in an op that a backward node recomputes, at each instant: bool[K]."""
     is_recomputed = np.zeros(len(instants), np.bool_)
-    for part in op_nests(trace).on(track):
-        op = part.innermost_at(instants[part.which])
-        around = part.nest.rows[outermost_ops(trace, part.nest)[op]]
-        is_recomputed[part.which] = (op >= 0) & recomputed_ops(trace)[around]
+    for ops, which in host_ops(trace).on(track):
+        op = ops.innermost_at(instants[which])
+        around = ops.rows[outermost_ops(trace, ops)[op]]
+        is_recomputed[which] = (op >= 0) & recomputed_ops(trace)[around]
     return is_recomputed
 
 

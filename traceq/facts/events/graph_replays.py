@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching, rows_named
-from traceq.facts.events.nesting import op_nests, tracks
+from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.intervals import Spans, sorted_unique, span_index
@@ -123,7 +123,7 @@ def _recurs(trace: Trace) -> NDArray[np.bool_]:
     events, spans, recorded = trace.events, capture_spans(trace), captures(trace)
     launches = np.sort(events.ts[rows_named(events, _REPLAY, Category.RUNTIME)])
     num_replayed_again = np.searchsorted(launches, spans[:, 0]) - np.arange(len(spans))
-    op = op_nests(trace).rows_at(tracks(trace)[recorded.rows], events.ts[recorded.rows])
+    op = host_ops(trace).rows_at(tracks(trace)[recorded.rows], events.ts[recorded.rows])
     content = np.column_stack([events.name[recorded.rows], np.where(op >= 0, events.name[op], -1)])
     last: dict[bytes, int] = {}
     result = np.zeros(len(spans), np.bool_)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import op_nests, tracks
+from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
@@ -105,7 +105,7 @@ def launched_kernels(trace: Trace) -> LaunchedKernels:
 
 def innermost_ops(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the row of the innermost op that is open when each call starts, on the call's thread; -1 without one."""
-    return op_nests(trace).rows_at(np.where(calls >= 0, tracks(trace)[calls], -1), trace.events.ts[calls])
+    return host_ops(trace).rows_at(np.where(calls >= 0, tracks(trace)[calls], -1), trace.events.ts[calls])
 
 
 @once_per_trace

@@ -1,13 +1,9 @@
-"""Nesting of host rows by thread: the innermost row open at a time, the rows that enclose it, and their context.
-
-Of many threads there is one nest of all, in which the times of each are moved behind those of the one before: what is
-done for each thread takes longer there than what is done for each event.
-"""
+"""Nesting of host rows by thread: the innermost row open at a time, the rows that enclose it, and their context."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +15,6 @@ from traceq.grouping import by_value
 from traceq.intervals import TOO_DEEP, ascending, contains, count_before, last_open, sorted_unique, spans
 from traceq.model import Category, Events, Trace
 
-_MANY_THREADS = 64
-"""Threads from which one nest of all is the faster one; few jobs have a third as many that run ops."""
-_FARTHEST_NS = 1 << 61
-"""Times beyond which those of all threads may not fit into 64 bits, one behind the other."""
 _FEW_LEVELS = 32
 """Levels that are walked up one by one, as deep as most traces; deeper ones at once, at a cost per interval."""
 
@@ -133,10 +125,7 @@ class Nest:
 
 def nest(events: Events, rows: NDArray[np.int64]) -> Nest:
     """Return the nest of some rows of one thread."""
-    return _sorted(rows, events.ts[rows], events.ts[rows] + events.dur[rows])
-
-
-def _sorted(rows: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> Nest:
+    start, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     order = np.argsort(start, kind="stable")
     same = np.diff(start[order]) == 0
     is_tied = np.flatnonzero(np.r_[False, same] | np.r_[same, False][: len(rows)])
@@ -172,147 +161,38 @@ def tracks(trace: Trace) -> NDArray[np.int64]:
     return number
 
 
-def host_ops(trace: Trace) -> dict[int, Nest]:
-    """Return the nests of the CPU ops by track."""
-    return op_nests(trace).by_track
-
-
 @once_per_trace
-def op_nests(trace: Trace) -> ThreadNests:
+def host_ops(trace: Trace) -> ThreadNests:
     """Return the nests of the CPU ops."""
     return thread_nests(trace, trace.events.rows(Category.CPU_OP))
 
 
-def python_frames(trace: Trace) -> dict[int, Nest]:
-    """Return the nests of the Python frames by track."""
-    return frame_nests(trace).by_track
-
-
 @once_per_trace
-def frame_nests(trace: Trace) -> ThreadNests:
+def python_frames(trace: Trace) -> ThreadNests:
     """Return the nests of the Python frames."""
     return thread_nests(trace, trace.events.rows(Category.PYTHON))
 
 
-def nests_by_track(trace: Trace, rows: NDArray[np.int64]) -> dict[int, Nest]:
-    """Return the nests of some rows by track, in ascending order of the tracks."""
-    return thread_nests(trace, rows).by_track
-
-
 def thread_nests(trace: Trace, rows: NDArray[np.int64]) -> ThreadNests:
     """Return the nests of some rows by track, in ascending order of the tracks."""
-    if (together := _together(trace, rows)) is not None:
-        return ThreadNests(together.by_track(), together)
-    row_track = tracks(trace)[rows]
-    return ThreadNests({track: nest(trace.events, rows[index]) for track, index in by_value(row_track)}, None)
+    return ThreadNests((track, nest(trace.events, rows[index])) for track, index in by_value(tracks(trace)[rows]))
 
 
-@frozen(eq=False)
-class ThreadNests:
-    """Nests of some rows, one of each thread; of many threads there is one of all, too."""
+class ThreadNests(dict[int, Nest]):
+    """Nests of some rows, one of each thread, by track."""
 
-    by_track: dict[int, Nest]
-    _together: _Together | None
-
-    @property
-    def whole(self) -> Sequence[Nest]:
-        """Nests that hold each row once, as few as there are; their times may be moved, their rows' are not."""
-        return [*self.by_track.values()] if self._together is None else [self._together.nest]
+    def on(self, track: NDArray[np.int64]) -> Iterator[tuple[Nest, NDArray[np.int64]]]:
+        """Yield each nest with those of K instants that are on its thread, `track` int64[K]: (nest, which of them)."""
+        for number, which in by_value(track):
+            if (of_thread := self.get(number)) is not None:
+                yield of_thread, which
 
     def rows_at(self, track: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the innermost row that is open on each thread at each time: int64[K], -1 without one."""
         row = np.full(len(track), -1)
-        for part in self.on(track):
-            row[part.which] = np.r_[part.nest.rows, -1][part.innermost_at(time_ns[part.which])]
+        for ops, which in self.on(track):
+            row[which] = np.r_[ops.rows, -1][ops.innermost_at(time_ns[which])]
         return row
-
-    def on(self, track: NDArray[np.int64], apart: Sequence[int] = ()) -> Iterator[OnThreads]:
-        """Yield the nests that hold the threads of K instants, `track` int64[K]; of the threads `apart` their own."""
-        alone = np.arange(len(track))
-        if self._together is not None:
-            is_apart = np.isin(track, apart)
-            yield self._together.on(track, np.flatnonzero(~is_apart))
-            alone = np.flatnonzero(is_apart)
-        for number, index in by_value(track[alone]):
-            if (nest := self.by_track.get(number)) is not None:
-                yield OnThreads(nest, alone[index], np.zeros(len(index), np.int64))
-
-
-@frozen(eq=False)
-class OnThreads:
-    """Nest that holds the threads of some of K instants.
-
-    `which` int64[W]: these instants; `first` int64[W]: the index in `nest` of the first row of the thread of each.
-    `_moved` int64[W]: where the nest is that of all threads, ns by which their times are moved, which are in `_range`.
-    """
-
-    nest: Nest
-    which: NDArray[np.int64]
-    first: NDArray[np.int64]
-    _moved: NDArray[np.int64] | None = None
-    _range: tuple[int, int] = (0, 0)
-
-    @property
-    def is_of_one(self) -> bool:
-        """Whether it is the nest of one thread."""
-        return self._moved is None
-
-    def times(self, time_ns: NDArray[np.int64], chosen: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Return the times in the nest of some times at the instants `which`, or at the `chosen` of these."""
-        if self._moved is None:
-            return time_ns
-        return np.clip(time_ns, *self._range) + (self._moved if chosen is None else self._moved[chosen])
-
-    def innermost_at(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of the innermost interval at a time of each of the instants `which`, -1 if none is open."""
-        return self.nest.innermost_at(self.times(time_ns))
-
-
-@frozen(eq=False)
-class _Together:
-    """One nest of T threads; `moved` ns are added to the times of each, which are in [least, most].
-
-    `tracks` int64[T], ascending; `first` int64[T]: where each begins in the nest.
-    """
-
-    nest: Nest
-    tracks: NDArray[np.int64]
-    first: NDArray[np.int64]
-    moved: NDArray[np.int64]
-    least: int
-    most: int
-
-    def on(self, track: NDArray[np.int64], among: NDArray[np.int64]) -> OnThreads:
-        """Return the nest with those of the instants `among` whose threads, `track` int64[K], it holds."""
-        place = np.minimum(np.searchsorted(self.tracks, track[among]), len(self.tracks) - 1)
-        is_held = self.tracks[place] == track[among]
-        place = place[is_held]
-        return OnThreads(self.nest, among[is_held], self.first[place], self.moved[place], (self.least, self.most))
-
-    def by_track(self) -> dict[int, Nest]:
-        """Return the nest of each thread."""
-        num = np.diff(self.first, append=len(self.nest.rows))
-        moved, first = np.repeat(self.moved, num), np.repeat(self.first, num)
-        rows, start, end = self.nest.rows, self.nest.start - moved, self.nest.end - moved
-        parent = np.where(self.nest.parent >= 0, self.nest.parent - first, -1)
-        slices = map(slice, self.first.tolist(), [*self.first[1:].tolist(), len(rows)])
-        nests = (Nest(rows[each], start[each], end[each], parent[each]) for each in slices)
-        return dict(zip(self.tracks.tolist(), nests, strict=True))
-
-
-def _together(trace: Trace, rows: NDArray[np.int64]) -> _Together | None:
-    """Return one nest of all threads; None for few, or where times are too far apart, as of damaged events."""
-    track, events = tracks(trace)[rows], trace.events
-    distinct = sorted_unique(track)
-    if len(distinct) < _MANY_THREADS:
-        return None
-    start, end = events.ts[rows], events.end[rows]
-    least, most = int(min(start.min(), end.min())) - 1, int(max(start.max(), end.max()))  # damaged ends come first
-    if (most - least) * len(distinct) > _FARTHEST_NS or abs(least) > _FARTHEST_NS:
-        return None
-    place, moved = np.searchsorted(distinct, track), np.arange(len(distinct)) * (most - least) - least
-    first = np.r_[0, np.cumsum(np.bincount(place))[:-1]]
-    return _Together(_sorted(rows, start + moved[place], end + moved[place]), distinct, first, moved, least, most)
 
 
 @frozen(eq=False)

@@ -44,7 +44,7 @@ class SelfTimes:
 def self_times(trace: Trace) -> SelfTimes:
     """Return the self time of every CPU op and runtime call."""
     rows = trace.events.rows(Category.CPU_OP, Category.RUNTIME, Category.COMPILING)
-    nests = thread_nests(trace, rows).whole
+    nests = thread_nests(trace, rows).values()
     none = np.empty(0, np.int64)
     of_nests = np.concatenate([none, *(nest.rows for nest in nests)])
     kept = trace.events.category[of_nests] != Category.COMPILING

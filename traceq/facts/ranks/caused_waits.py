@@ -24,14 +24,13 @@ class CausedWaits:
     """W waits, one for each rank in each collective that counts, over R ranks and K steps that all of them count.
 
     `counted` bool[B]: the instances that count: those of these steps, without the first of each group. `cause`,
-    `waiter`, `instance` int64[W] into the job's ranks and instances; `step` int64[W] into K. `ns`, `once_ns`,
+    `instance` int64[W] into the job's ranks and instances; `step` int64[W] into K. `ns`, `once_ns`,
     `exposed_ns` int64[W]: the wait, its part in which the rank does not wait in a collective that it issued before, and
     the part of that in which it computes nothing. `peers` bool[R, R]: share a group.
     """
 
     counted: NDArray[np.bool_]
     cause: NDArray[np.int64]
-    waiter: NDArray[np.int64]
     instance: NDArray[np.int64]
     step: NDArray[np.int64]
     ns: NDArray[np.int64]
@@ -77,7 +76,7 @@ def caused_waits(job: Job, exposed: Mapping[int, Spans]) -> CausedWaits:
         exposed_ns[selected] = measure_within(exposed[rank], since, ends)
     cause = latest_rank(waits)[instance] if len(instance) else instance
     step, peers = numbers[instance], _peers(job)
-    return CausedWaits(counted, cause, waiter, instance, step, ns, once_ns, exposed_ns, peers, num_steps)
+    return CausedWaits(counted, cause, instance, step, ns, once_ns, exposed_ns, peers, num_steps)
 
 
 def _in_counted_steps(job: Job) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:

@@ -50,57 +50,12 @@ _DTYPE_OF_GROUPS = {"aten::_grouped_mm": 4, "aten::_scaled_grouped_mm": 7, "aten
 
 
 def _grouped(call: OpCall) -> Work | None:
-    """Return at most the work of a grouped product: how many rows each group has is in a tensor."""
+    """Return at most the work of rows times a matrix for each group: how many rows a group has is in a tensor."""
     a, b = call.tensor(0), call.tensor(1)
-    if a is None or b is None or a.shape[-1:] != b.shape[-2:-1]:
+    if a is None or b is None or (len(a.shape), len(b.shape)) != (2, 3) or a.shape[1] != b.shape[1]:
         return None
-    out_dtype = _DTYPE_OF_GROUPS[call.name]
-    match len(a.shape), len(b.shape):
-        case (2, 3):
-            num_out = a.shape[0] * b.shape[2]
-        case (3, 2):
-            num_out = a.shape[1] * b.shape[1] if a.shape[0] else 0  # each column belongs to one group
-        case (2, 2):
-            groups = call.tensor(8) or call.tensor(4) or call.tensor(2)
-            num_groups = groups.shape[0] if groups is not None and len(groups.shape) == 1 else 1
-            work = _of_product(call, a, b, a.shape[0] * b.shape[1] * num_groups, 0, out_dtype)
-            flops = 2 * a.shape[0] * b.shape[1] * a.shape[1]  # each part of K belongs to one group
-            return replace(work, flops=flops, is_bound=True)
-        case (3, 3):
-            num_out = a.shape[0] * a.shape[1] * b.shape[2]
-        case _:
-            return None
-    return replace(_of_product(call, a, b, num_out, a.shape[-1], out_dtype), is_bound=True)
-
-
-def _fused_experts(call: OpCall) -> Work | None:
-    """Return at most the work of experts that are two products: of other ranks' experts a rank computes none.
-
-    Inputs are tokens [T, H], weights [E, N, H] and [E, H, I], and the k experts of each token at the fifth place, in
-    vLLM and SGLang alike (fused_moe.py); E are all that are in memory, of which no more than T k are read.
-    """
-    tokens, up, down, chosen = (call.tensor(index) for index in (0, 1, 2, 4))
-    if tokens is None or up is None or down is None or chosen is None or len(up.shape) != 3 or len(down.shape) != 3:
-        return None
-    if not tokens.shape[-1:] == up.shape[2:] == down.shape[1:2]:  # packed weights have fewer columns
-        return None
-    dtype = up.dtype if up.dtype == "float8" else tokens.dtype  # other weights are for products in the tokens' dtype
-    read = min(1.0, chosen.numel / max(up.shape[0], 1)) * total_bytes([up, down])
-    flops = 2 * chosen.numel * tokens.shape[-1] * (up.shape[1] + down.shape[2])
-    return Work(Kind.CONTRACTION, 2 * tokens.bytes + round(read), dtype, flops, is_bound=True)
-
-
-def _experts_product(call: OpCall) -> Work | None:
-    """Return at most the work of one product for all experts: into the result, of rows, with a weight for each expert.
-
-    Its rows may be padded; the layout of the weights does not matter.
-    """
-    out, rows, weights = (call.tensor(index) for index in (0, 1, 2))
-    if out is None or rows is None or weights is None or len(weights.shape) != 3:
-        return None
-    read = min(1.0, rows.shape[0] / max(weights.shape[0], 1)) * weights.bytes
-    flops = 2 * out.numel * rows.shape[-1]
-    return Work(Kind.CONTRACTION, total_bytes([out, rows]) + round(read), rows.dtype, flops, is_bound=True)
+    work = _of_product(call, a, b, a.shape[0] * b.shape[2], a.shape[1], _DTYPE_OF_GROUPS[call.name])
+    return replace(work, is_bound=True)
 
 
 def _vector_product(first: int) -> Formula:
@@ -115,28 +70,12 @@ def _vector_product(first: int) -> Formula:
     return formula
 
 
-def _packed_weight(rows_at: int, per_row: int) -> Formula:
-    """Return the formula of a product with a weight stored by rows, `per_row` rows of the result in each."""
-
-    def formula(call: OpCall) -> Work | None:
-        a, weight = call.tensor(0), call.tensor(1)
-        if a is None or weight is None or len(a.shape) != 2 or len(weight.shape) <= rows_at:
-            return None
-        return _of_product(call, a, weight, a.shape[0] * weight.shape[rows_at] * per_row, a.shape[1])
-
-    return formula
-
-
-def _times_transposed(first: int) -> Formula:
-    """Return the formula of [M, K] times the transpose of [N, K]."""
-
-    def formula(call: OpCall) -> Work | None:
-        a, b = call.tensor(first), call.tensor(first + 1)
-        if a is None or b is None or len(b.shape) != 2 or a.shape[-1:] != b.shape[-1:]:
-            return None
-        return _of_product(call, a, b, prod(a.shape[:-1]) * b.shape[0], b.shape[1])
-
-    return formula
+def _times_transposed(call: OpCall) -> Work | None:
+    """Return the work of [M, K] times the transpose of [N, K]."""
+    a, b = call.tensor(0), call.tensor(1)
+    if a is None or b is None or len(b.shape) != 2 or a.shape[-1:] != b.shape[-1:]:
+        return None
+    return _of_product(call, a, b, prod(a.shape[:-1]) * b.shape[0], b.shape[1])
 
 
 _TEMPLATE = re.compile(r"^triton_tem_fused_(\w+_)?(mm|addmm|bmm|baddbmm)_")
@@ -299,8 +238,6 @@ CONTRACTIONS: dict[str, Formula] = {
     "aten::_int_mm": _product(0),
     "aten::_scaled_mm": _product(0, out_dtype=6),
     "aten::_scaled_mm_v2": _product(0, out_dtype=9),
-    "aten::_weight_int8pack_mm": _packed_weight(0, 1),
-    "aten::_weight_int4pack_mm": _packed_weight(0, 8),
     "aten::_grouped_mm": _grouped,
     "aten::_scaled_grouped_mm": _grouped,
     "aten::_scaled_grouped_mm_v2": _grouped,
@@ -308,18 +245,12 @@ CONTRACTIONS: dict[str, Formula] = {
     "aten::addmv": _vector_product(1),
     "aten::dot": _vector_product(0),
     "aten::vdot": _vector_product(0),
-    "mkldnn::_linear_pointwise": _times_transposed(0),
-    "aten::mkldnn_linear": _times_transposed(0),
-    "vllm::rocm_unquantized_gemm": _times_transposed(0),
-    "vllm::w8a8_triton_block_scaled_mm_func": _times_transposed(0),
+    "mkldnn::_linear_pointwise": _times_transposed,
+    "aten::mkldnn_linear": _times_transposed,
+    "vllm::rocm_unquantized_gemm": _times_transposed,
+    "vllm::w8a8_triton_block_scaled_mm_func": _times_transposed,
     **dict.fromkeys(("_C::cutlass_scaled_mm", "_C::cutlass_scaled_mm_azp"), _product(1)),
     **{f"sgl_kernel::{name}_scaled_mm": _product(0) for name in ("fp8", "int8", "fp8_blockwise")},
-    "_C::cutlass_moe_mm": _experts_product,
-    **{
-        f"{engine}::{place}_fused_experts": _fused_experts
-        for engine in ("vllm", "sglang")
-        for place in ("inplace", "outplace")
-    },
     "aten::convolution": _convolution(3, 4, 5, 6),
     "aten::_convolution": _convolution(3, 4, 5, 6),
     "aten::cudnn_convolution": _convolution(3, 2, 4),

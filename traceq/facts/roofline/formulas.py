@@ -151,11 +151,11 @@ def _softmax(call: OpCall) -> int | None:
     return x.bytes + (Tensor(x.shape, "float32").bytes if call.value(2) is True else x.sized(x.numel))
 
 
-def _rows_taken(table: int, index: int, *, is_whole_row: bool) -> Traffic:
+def _rows_taken(index: int, *, is_whole_row: bool) -> Traffic:
     """Return the formula of a lookup: indices, and what they select, read and written."""
 
     def traffic(call: OpCall) -> int | None:
-        rows, chosen = call.tensor(table), call.tensor(index)
+        rows, chosen = call.tensor(0), call.tensor(index)
         if rows is None or chosen is None:
             return None
         dim = call.value(1)
@@ -239,10 +239,10 @@ _BY_NAME: dict[str, Traffic] = {
     **dict.fromkeys(("copy", "_to_copy"), _copy),
     **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
     **dict.fromkeys(("cat", "stack", "_cat"), _concatenated),
-    "index_select": _rows_taken(0, 2, is_whole_row=True),
-    "embedding": _rows_taken(0, 1, is_whole_row=True),
-    "gather": _rows_taken(0, 2, is_whole_row=False),
-    "take": _rows_taken(0, 1, is_whole_row=False),
+    "index_select": _rows_taken(2, is_whole_row=True),
+    "embedding": _rows_taken(1, is_whole_row=True),
+    "gather": _rows_taken(2, is_whole_row=False),
+    "take": _rows_taken(1, is_whole_row=False),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _picked(0, 1)),
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _picked(1, 2)),
     "embedding_dense_backward": _embedding_gradient,

@@ -12,7 +12,7 @@ from traceq.facts.events.device_work import device_work, first_index
 from traceq.facts.events.graph_replays import captured_nodes, graph_replays
 from traceq.facts.events.kernels import COMMUNICATION_OP, is_communication, launched_kernels
 from traceq.facts.events.name_patterns import AUTOGRAD_NODE, matching
-from traceq.facts.events.nesting import Nest, op_nests
+from traceq.facts.events.nesting import Nest, host_ops
 from traceq.facts.events.self_time import self_ns
 from traceq.facts.memo import once_per_trace
 from traceq.facts.roofline.formulas import work_of
@@ -171,7 +171,7 @@ def _of_device(trace: Trace) -> Units:
 
 def _of_host(trace: Trace) -> Units:
     """Return all CPU ops with their self time; those of collectives are communication."""
-    parts = [(ops.rows, self_ns(ops)) for ops in op_nests(trace).whole]
+    parts = [(ops.rows, self_ns(ops)) for ops in host_ops(trace).values()]
     rows = np.concatenate([rows for rows, _ in parts]) if parts else np.empty(0, np.int64)
     ns = np.concatenate([ns for _, ns in parts]) if parts else rows
     order = np.argsort(rows)

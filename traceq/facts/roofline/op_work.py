@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from traceq.claims.limits import NOTHING
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.kernel_names import short_kernel
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.roofline.modelled_ops import ModelledOps, TimeKind, modelled_ops
@@ -25,12 +24,6 @@ from traceq.model import Category, Trace
 
 _KINDS = {Kind.CONTRACTION: "FLOPs", Kind.BYTES: "bytes", Kind.ARGUMENTS: "arguments"}
 """How tables call the kinds of models."""
-_LONG, _LEAST_NS = 20, 1_000
-"""How many times the median of the same work an interrupted run takes at least; what a median counts as at least."""
-_LEAST_RUNS = 3
-"""Runs of the same work from which the median says how long it takes."""
-_RARE_RUNS, _RARE_STEPS = 20, 4
-"""Of so many runs, and in so many counted steps, one may be long: what recurs is no interruption."""
 
 
 @frozen
@@ -38,8 +31,8 @@ class OpWork:
     """Calls of one op with one set of shapes, in one phase of one rank, over the whole trace.
 
     `flops` as executed, without masked pairs of attention; `model_flops` without what is computed twice; `full_flops`
-    with masked pairs, as torch.utils.flop_counter counts. The last six are of the counted steps alone, five of them
-    of each; `steps_interrupted_ns` is the part of `steps_ns` for which the device did something else.
+    with masked pairs, as torch.utils.flop_counter counts. The last five are of the counted steps alone, four of
+    them of each.
     """
 
     rank: int
@@ -60,7 +53,6 @@ class OpWork:
     steps_ns: tuple[int, ...]
     steps_flops: tuple[int, ...]
     steps_bytes: tuple[int, ...]
-    steps_interrupted_ns: tuple[int, ...]
 
     @property
     def key(self) -> str:
@@ -76,17 +68,6 @@ class OpWork:
     def step_ns(self) -> int:
         """Time in all counted steps."""
         return sum(self.steps_ns)
-
-    @property
-    def own_steps_ns(self) -> tuple[int, ...]:
-        """Time in each counted step, without that for which the device did something else."""
-        pairs = zip(self.steps_ns, self.steps_interrupted_ns, strict=True)
-        return tuple(ns - interrupted_ns for ns, interrupted_ns in pairs)
-
-    @property
-    def own_step_ns(self) -> int:
-        """The same in all counted steps."""
-        return sum(self.own_steps_ns)
 
     @property
     def step_flops(self) -> int:
@@ -108,7 +89,7 @@ class OpWork:
 
 @frozen
 class RankWork:
-    """One rank's work, ns by TimeKind, and runs of kernels that were interrupted, the longest first.
+    """One rank's work, and ns by TimeKind.
 
     `shortest_ns`: the shortest kernel of the trace, which no call of an op undercuts; 0 without a device.
     """
@@ -116,7 +97,6 @@ class RankWork:
     rank: int
     rows: tuple[OpWork, ...]
     ns_of_kind: tuple[int, ...]
-    interruptions: tuple[Interruption, ...]
     shortest_ns: int
 
 
@@ -130,7 +110,6 @@ def rank_work(trace: Trace) -> RankWork:
         trace.rank,
         tuple(_op_rows(trace, ops)),
         tuple(of_kind.tolist()),
-        interruptions(trace),
         shortest_ns=int(kernel_ns.min()) if len(kernel_ns) else 0,
     )
 
@@ -196,14 +175,11 @@ def _sums(trace: Trace, ops: ModelledOps, groups: Groups) -> dict[str, Sequence[
     )
     model[ops.repeats] = 0
     of_trace = {"flops": executed, "model_flops": model, "full_flops": full, "bytes": moved}
-    owned, interrupted = ops.unit_op >= 0, interrupted_ns(trace)
-    interrupted = np.bincount(ops.unit_op[owned], interrupted[owned], len(ops.row))
     of_each_step = {
         "steps_num": np.ones(len(ops.row), np.int64),
         "steps_ns": ops.ns,
         "steps_flops": executed,
         "steps_bytes": moved,
-        "steps_interrupted_ns": interrupted,
     }
     step, num_steps = _counted_step(trace, ops), int(steps(trace).counted.sum())
     inside = step >= 0
@@ -250,59 +226,3 @@ def _is_small(ops: ModelledOps) -> NDArray[np.bool_]:
     is_short = groups.totals(ops.ns) < NOTHING * int(ops.ns.sum())
     only_moves = np.array([work.executed == 0 for work in ops.works], np.bool_)[ops.work]
     return np.asarray(is_short[groups.group_ids] & only_moves)
-
-
-@frozen
-class Interruption:
-    """One run of a kernel, in an op with a model, that took `ns` where the same work takes `usual_ns`.
-
-    A kernel that is preempted, by another process or for a page fault, shows as one long run; no other kernel of the
-    same op would shorten it.
-    """
-
-    op: str
-    kernel: str
-    ns: int
-    usual_ns: int
-
-
-@once_per_trace
-def interrupted_ns(trace: Trace) -> NDArray[np.int64]:
-    """Return by how much each piece of device time was interrupted: int64[U] ns, of the pieces of `modelled_ops`.
-
-    The same work is that of one kernel and grid, in ops of one name and one set of shapes.
-    """
-    ops, events = modelled_ops(trace), trace.events
-    excess = np.zeros(len(ops.unit_row), np.int64)
-    owned = np.flatnonzero(ops.unit_op >= 0)
-    if len(device_work(trace)) == 0 or len(owned) == 0:
-        return excess
-    rows, op = ops.unit_row[owned], ops.unit_op[owned]
-    alike = group(
-        [events.name[rows].astype(np.int64), events.grid[rows].astype(np.int64), ops.name[op], ops.shapes[op]]
-    )
-    ns, num = ops.unit_ns[owned], np.array(alike.count(), np.int64)
-    order = np.lexsort((ns, alike.group_ids))
-    first = np.cumsum(num) - num
-    median = ns[order][first + (num - 1) // 2]
-    is_long = ns > _LONG * np.maximum(median, _LEAST_NS)[alike.group_ids]
-    most = np.minimum(np.maximum(num // _RARE_RUNS, 1), max(int(steps(trace).counted.sum()) // _RARE_STEPS, 1))
-    is_rare = (num >= _LEAST_RUNS) & (alike.totals(is_long) <= most)
-    chosen = np.flatnonzero(is_long & is_rare[alike.group_ids])
-    excess[owned[chosen]] = ns[chosen] - median[alike.group_ids[chosen]]
-    return excess
-
-
-def interruptions(trace: Trace) -> tuple[Interruption, ...]:
-    """Return the interrupted runs of a trace, the longest first."""
-    ops, events, excess = modelled_ops(trace), trace.events, interrupted_ns(trace)
-    units = np.flatnonzero(excess)
-    return tuple(
-        Interruption(
-            op=ops.texts[ops.name[ops.unit_op[unit]]],
-            kernel=short_kernel(events.strings[events.name[ops.unit_row[unit]]]),
-            ns=int(ops.unit_ns[unit]),
-            usual_ns=int(ops.unit_ns[unit] - excess[unit]),
-        )
-        for unit in units[np.argsort(-excess[units], kind="stable")].tolist()
-    )

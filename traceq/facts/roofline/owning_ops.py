@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.forward_ops import forward_op
 from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching, unique_names
-from traceq.facts.events.nesting import Nest, op_nests, tracks
+from traceq.facts.events.nesting import Nest, host_ops, tracks
 from traceq.facts.roofline.contractions import CONVOLUTION_BACKWARDS, CONVOLUTION_FORWARDS
 from traceq.facts.roofline.formulas import has_formula, is_opaque_kernel, needs_values, work_of
 from traceq.facts.roofline.op_calls import ITEM_BYTES, Kind, Work, dtype_in_kernel, parse_call
@@ -80,8 +80,7 @@ def climb(
 
     Only levels of the rows `among`, bool[N], where given: ops nest deep, those that matter seldom do.
     """
-    for part in op_nests(trace).on(tracks(trace)[rows]):
-        ops, which = part.nest, part.which
+    for ops, which in host_ops(trace).on(tracks(trace)[rows]):
         chosen = np.ones(len(ops.rows), np.bool_) if among is None else among[ops.rows]
         nearest = np.append(ops.first_enclosing(np.arange(len(chosen)), chosen), -1)  # of -1: -1
         index = nearest[ops.index_of(rows[which])]
@@ -241,6 +240,6 @@ def _calls(trace: Trace, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
     stems: dict[str, int] = {}
     numbers = [stems.setdefault(events.strings[name].rstrip("_"), len(stems)) for name in names.tolist()]
     kind[candidates] = np.array(numbers, np.int64)[ids]
-    for ops in op_nests(trace).whole:
+    for ops in host_ops(trace).values():
         call[ops.rows] = ops.rows[ops.outermost_alike(kind[ops.rows])]
     return call

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.nesting import host_ops, op_nests, tracks
+from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
@@ -38,12 +38,12 @@ class ActiveThread:
 
     def assign(self, trace: Trace, track: NDArray[np.int64], index: NDArray[np.int64]) -> None:
         """Make the threads `track`, int64[K], the active ones at the instants `index`, where they are in an op."""
-        for part in op_nests(trace).on(track[index]):
-            which = index[part.which]
-            op = part.innermost_at(self.time_ns[which])
+        for ops, chosen in host_ops(trace).on(track[index]):
+            which = index[chosen]
+            op = ops.innermost_at(self.time_ns[which])
             in_op = np.flatnonzero(op >= 0)
             self.track[which[in_op]] = track[which[in_op]]
-            self.op[which[in_op]] = op[in_op] - part.first[in_op]
+            self.op[which[in_op]] = op[in_op]
 
 
 @once_per_trace

@@ -14,8 +14,8 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import EMPTY, MODULE, matching, rows_named, unique_names
-from traceq.facts.events.nesting import Nest, OnThreads, frame_nests, host_ops, op_nests, python_frames, tracks
+from traceq.facts.events.name_patterns import EMPTY, MODULE, matching, unique_names
+from traceq.facts.events.nesting import Nest, host_ops, python_frames
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import main_track, steps
@@ -86,13 +86,8 @@ def origins(
     op, module, line = (np.zeros(len(track), np.int32) for _ in range(3))
     has_lines = len(trace.events.stacks.row) > 0 or trace.lines is not None
     middle = start + (end - start >> 1)
-    apart = [main_track(trace)] if trace.lines is not None else []  # what a recording embeds is of its ops alone
-    for part in op_nests(trace).on(track, apart):
-        ops, calls = part.nest, part.which
-        if innermost is None:
-            index = part.innermost_at(middle[calls])
-        else:
-            index = np.where(innermost[calls] >= 0, innermost[calls] + part.first, -1)
+    for ops, calls in host_ops(trace).on(track):
+        index = ops.innermost_at(middle[calls]) if innermost is None else innermost[calls].astype(np.int64)
         if op_by_id is not None:
             by_id = ops.index_of(op_by_id[calls])
             index = np.where(by_id >= 0, by_id, index)
@@ -101,20 +96,17 @@ def origins(
         index = np.where(copy_op >= 0, copy_op, index)
         if copies is not None:
             outside = np.flatnonzero((index < 0) & copies[calls])
-            index[outside] = _nearby_op(part, is_copy_op, outside, start[calls[outside]], end[calls[outside]])
+            index[outside] = _nearby_op(ops, is_copy_op, start[calls[outside]], end[calls[outside]])
             early = np.flatnonzero(_in_allocating_ops(trace, ops, index) & copies[calls])
-            later = part.times(end[calls[early]] + CLOCK_SKEW_NS, early)
-            after = ops.first_enclosing(ops.innermost_at(later), is_copy_op)
+            after = ops.first_enclosing(ops.innermost_at(end[calls[early]] + CLOCK_SKEW_NS), is_copy_op)
             index[early] = np.where(after >= 0, after, index[early])
         op[calls] = _op_names(trace, ops, index, texts)
         if has_lines:
             line[calls] = _lines_of_ops(trace, ops, index, texts)
-    for part in frame_nests(trace).on(track, apart=_profiler_threads(trace)):
-        calls = part.which
-        innermost_frame = part.innermost_at(middle[calls])
-        num_open = _num_open(trace, part.nest) if part.is_of_one else 0
-        line[calls] = _first_known(_user_lines(trace, part.nest, innermost_frame, num_open, texts), line[calls])
-        module[calls] = _modules(trace, part.nest, innermost_frame, texts)
+    for frames, calls in python_frames(trace).on(track):
+        innermost_frame, num_open = frames.innermost_at(middle[calls]), _num_open(trace, frames)
+        line[calls] = _first_known(_user_lines(trace, frames, innermost_frame, num_open, texts), line[calls])
+        module[calls] = _modules(trace, frames, innermost_frame, texts)
     return Origins(tuple(texts), op, module, line)
 
 
@@ -180,18 +172,11 @@ def _ops_by_id(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _nearby_op(
-    part: OnThreads,
-    matches: NDArray[np.bool_],
-    chosen: NDArray[np.int64],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
+    ops: Nest, matches: NDArray[np.bool_], start: NDArray[np.int64], end: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the index of the op with `matches` (bool[M]) shortly before each call, else shortly after it, else -1.
-
-    The calls are those `chosen` of the instants of `part`.
-    """
-    ops, times = part.nest, (start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS)
-    before, after = (ops.first_enclosing(ops.innermost_at(part.times(each, chosen)), matches) for each in times)
+    """Return the index of the op with `matches` (bool[M]) shortly before each call, else shortly after it, else -1."""
+    times = start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS
+    before, after = (ops.first_enclosing(ops.innermost_at(each), matches) for each in times)
     return np.where(before >= 0, before, after)
 
 
@@ -234,13 +219,6 @@ def _user_lines(
     ]
     numbers = np.array([_number(texts, line) for line in lines], np.int64)
     return np.where(index >= 0, numbers[groups.group_ids], 0)
-
-
-@once_per_trace
-def _profiler_threads(trace: Trace) -> list[int]:
-    """Return the tracks of the threads that start a profiler."""
-    starting = tracks(trace)[rows_named(trace.events, _STARTS_PROFILER, Category.PYTHON)]
-    return [*map(int, sorted_unique(starting))]
 
 
 def _num_open(trace: Trace, frames: Nest) -> int:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceq.facts.events.name_patterns import matching, rows_named
-from traceq.facts.events.nesting import host_ops, nests_by_track, python_frames, tracks
+from traceq.facts.events.nesting import host_ops, python_frames, thread_nests, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track, on_main_thread
 from traceq.frozen import frozen
@@ -90,7 +90,7 @@ def compilations(trace: Trace) -> Compilations:
     """Return when threads compile; on each thread the times are disjoint."""
     events, rows = trace.events, trace.events.rows(Category.COMPILING)
     none = np.empty(0, np.int64)
-    outermost = np.concatenate([none, *(nest.rows[nest.parent < 0] for nest in nests_by_track(trace, rows).values())])
+    outermost = np.concatenate([none, *(nest.rows[nest.parent < 0] for nest in thread_nests(trace, rows).values())])
     outermost = events.by_start(outermost)
     track = tracks(trace)[outermost]
     ids = _compile_ids(trace, outermost, track)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import PROFILER_STEP
 from traceq.facts.events.forward_ops import is_backward
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import Nest, nests_by_track, tracks
+from traceq.facts.events.nesting import Nest, thread_nests, tracks
 from traceq.facts.timeline.active_thread import active_thread, launching_threads
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.modules import modules, modules_at
@@ -140,7 +140,7 @@ class _Paths:
         events = trace.events
         inside = (events.end[rows] > counted[:, 0].min()) & (events.ts[rows] < counted[:, 1].max())
         self._strings = events.strings
-        self._nests = nests_by_track(trace, rows[inside])
+        self._nests = thread_nests(trace, rows[inside])
         self._parent, self._name = list[int](), list[int]()
         self._numbers: dict[tuple[int, int], int] = {}
         self._path = {track: self._numbered(nest, events.name[nest.rows]) for track, nest in self._nests.items()}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import forward_op_at, is_recomputed_at
-from traceq.facts.events.nesting import host_ops, nest, op_nests, tracks
+from traceq.facts.events.nesting import host_ops, nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.active_thread import active_thread, launching_threads
 from traceq.facts.timeline.call_sites import line_function, origins, user_frames
@@ -122,9 +122,9 @@ def outermost_ops(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return int64[K]: (the name of the outermost op on a thread at a time, -1 for none; when it starts, -1)."""
     name, start = np.full(len(instants), -1), np.full(len(instants), -1)
-    for part in op_nests(trace).on(track):
-        index = part.innermost_at(instants[part.which])
-        which, row = part.which[index >= 0], part.nest.rows[part.nest.outermost()[index[index >= 0]]]
+    for ops, which in host_ops(trace).on(track):
+        index = ops.innermost_at(instants[which])
+        which, row = which[index >= 0], ops.rows[ops.outermost()[index[index >= 0]]]
         name[which], start[which] = trace.events.name[row], trace.events.ts[row]
     return name, start
 

@@ -60,8 +60,8 @@ def modules(trace: Trace) -> Modules:
     events = trace.events
     nests = thread_nests(trace, module_frames(trace))
     by_name, paths, parents = np.full(len(events.strings), -1), list[str](), list[int]()
-    for track in sorted(nests.by_track, key=lambda track: track != main_track(trace)):
-        calls = nests.by_track[track]
+    for track in sorted(nests, key=lambda track: track != main_track(trace)):
+        calls = nests[track]
         names = events.name[calls.rows]
         _, first = np.unique(names, return_index=True)
         for index in np.sort(first).tolist():
@@ -130,9 +130,9 @@ def modules_of_work(trace: Trace) -> NDArray[np.int64]:
 def _running_modules(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the module of the innermost module frame at each instant of a thread, -1 outside all."""
     tree, module = modules(trace), np.full(len(instants), -1)
-    for part in tree.frames.on(track):
-        index = part.innermost_at(instants[part.which])
-        module[part.which] = np.where(index >= 0, tree.by_name[trace.events.name[part.nest.rows[index]]], -1)
+    for frames, which in tree.frames.on(track):
+        index = frames.innermost_at(instants[which])
+        module[which] = np.where(index >= 0, tree.by_name[trace.events.name[frames.rows[index]]], -1)
     return module
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import PROFILER_STEP, device_work
 from traceq.facts.events.name_patterns import AUTOGRAD_NODE, BACKWARD, matching, rows_named
-from traceq.facts.events.nesting import op_nests, tracks
+from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.starting_calls import first_device_use
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
@@ -352,7 +352,7 @@ def forward_calls_per_step(trace: Trace) -> Mapping[str, float]:
     """
     outside = [
         ops.rows[ops.first_enclosing(np.arange(len(ops.rows)), matching(trace.events, ops.rows, BACKWARD)) < 0]
-        for ops in op_nests(trace).whole
+        for ops in host_ops(trace).values()
     ]
     return _calls_per_step(trace, np.concatenate(outside) if outside else np.empty(0, np.int64))
 
