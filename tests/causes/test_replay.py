@@ -23,6 +23,7 @@ from traceq.kineto.read import read_trace
 from traceq.model import Run, Trace
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
 def saved(*events: Event) -> dict[str, float]:
@@ -199,6 +200,26 @@ def test_a_head_start_from_a_step_that_does_not_count_is_not_booked_on_those_tha
 def test_a_wait_for_the_data_loader_is_given_back_as_far_as_the_device_waits_for_it() -> None:
     events = step(0, 55), launch(2, 2, 1), kernel("a", 7, 13, 1), annotation(LOADER, 15, 25), launch(45, 2, 2)
     assert saved(*events, kernel("b", 50, 30, 2)) == {"nothing": 0, "data loader": 25}
+
+
+@pytest.mark.parametrize(("name", "batch", "least"), [(WORKERS, 40, 7), (WORKERS, 4, 28), (LOADER, 40, 28)])
+def test_a_batch_that_workers_are_late_with_comes_no_earlier_than_it_did(name: str, batch: int, least: int) -> None:
+    """In each of four steps of 100 the host asks for a batch, and blocks for 28 after that.
+
+    Otherwise it asks earlier, and waits longer, but for the last step, after which it asks for no other batch.
+    """
+    events: list[Event] = []
+    for n in range(4):
+        begin, a, b = 100 * n, 2 * n + 1, 2 * n + 2
+        events += [step(begin, 100, n), annotation(name, begin + 2, batch), launch(begin + 50, 2, a)]
+        events += [kernel("a", begin + 55, 5, a), wait(begin + 56, begin + 84)]
+        events += [launch(begin + 90, 2, b), kernel("b", begin + 95, 5, b)]
+    trace = build(*events)
+    rows = {row["removed"]: (row["saved_ns"] // 1000, row["most_saved_ns"] // 1000) for row in table(trace, "replay")}
+    assert rows["nothing"] == (0, 0)
+    assert rows["device syncs"] == (least, 28)
+    assert rows["data loader"] == (batch, batch)
+    assert rows["syncs and data loader"] == (batch + 28, batch + 28)
 
 
 def test_nothing_removed_gives_the_step_but_for_what_nothing_explains() -> None:

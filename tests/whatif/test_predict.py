@@ -174,6 +174,33 @@ def test_several_ranks_are_left_out_together() -> None:
 LATE = [(1, 80), (2, 70)]
 
 
+def loading(iterator: str, *batches: int) -> Run:
+    """Ranks whose hosts wait so long for a batch in each of three steps, then block until 130, and meet at 150."""
+    traces = []
+    for number, batch in enumerate(batches):
+        rows: list[Event] = []
+        for n in range(3):
+            begin, a, b = 200 * n, 2 * n + 1, 2 * n + 2
+            reported = {"Process Group Name": "0", "Seq": n}
+            rows += [step(begin, 200, n), annotation(f"enumerate(DataLoader)#_{iterator}.__next__", begin + 2, batch)]
+            rows += [launch(begin + batch + 5, 2, a), kernel("a", begin + batch + 10, 5, a)]
+            rows += [call("cudaDeviceSynchronize", begin + batch + 20, 110 - batch)]
+            rows += [comms("allreduce", begin + 140, 5, (500, 500), **reported), launch(begin + 141, 2, b)]
+            rows += [kernel(NCCL, begin + 150, 10, b)]
+        traces.append(build(*rows, **world(number, len(batches))))
+    return Run("job", tuple(traces))
+
+
+def test_ranks_that_ask_earlier_for_late_batches_get_them_no_earlier() -> None:
+    """Batches of workers are held fixed, at least, unless the loader is what changes."""
+    on_time, late = (loading(name, 60, 40) for name in ("SingleProcessDataLoaderIter", "MultiProcessingDataLoaderIter"))
+    for change in (WithoutLoader(), BalancedLoader()):
+        assert saved_us(late, change) == saved_us(on_time, change)
+    least, most = saved_us(on_time, WithoutSyncs())
+    assert least == most == 50
+    assert saved_us(late, WithoutSyncs()) == (pytest.approx(most / 3, abs=0.01), most)  # of the last step
+
+
 def test_transfers_are_hidden_or_faster_behind_the_last_rank_that_comes() -> None:
     """Each transfer takes 10 once both are there; as all are of one kind, 10 may be latency alone."""
     assert saved_us(JOB, HiddenComm()) == (30, 30)

@@ -200,7 +200,7 @@ WHICH_RANK = {
     "waits least": "which waits least for others, the first collective aside",
     "saves": "on which that saves time",
 }
-REPLAY_RANGE = "At most: inferred waits between streams go, unexplained delays shrink, and the host stays ahead."
+REPLAY_RANGE = "At most: inferred waits between streams go, unexplained delays shrink, host and workers keep up."
 EXPLAINED = "Replay explains {explained} of {observed}."
 NOT_REPLAYED = "{share} of {the_step}{on_ranks} cannot be replayed, more than {most}: savings are unknown"
 CRITICAL = "Critical path of {a_step}{on}"

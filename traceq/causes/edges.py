@@ -14,6 +14,8 @@ from traceq.causes.holds import HoldKind, waits_for_queue
 from traceq.causes.rank_graph import RankGraph
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.stream_waits import stream_waits
+from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.timeline.data_loading import late_batches
 from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
@@ -39,6 +41,7 @@ class EdgeKind(IntEnum):
     SINK = 9
     ORIGIN = 10
     HAND_OVER = 11
+    BATCH = 12
 
 
 @frozen(eq=False)
@@ -93,8 +96,11 @@ def rank_edges(graph: RankGraph, queue_length: int) -> Edges:
 
 
 def edges_of_one(graph: RankGraph, queue_length: int) -> Edges:
-    """Return the edges of a single recording, sorted by target; all are in both sides, which share their columns."""
-    parts = [*_parts(graph, queue_length), _full_queue_edges(graph)]
+    """Return the edges of a single recording, sorted by target; all are in both sides, which share their columns.
+
+    Of those into a node the last is that from the origin by which workers of a data loader bring a batch.
+    """
+    parts = [*_parts(graph, queue_length), _full_queue_edges(graph), _batch_edges(graph)]
     target = np.concatenate([part.target for part in parts])
     order = np.argsort(target, kind="stable")
     source, kind, a = (
@@ -264,6 +270,14 @@ def _full_queue_edges(graph: RankGraph) -> Edges:
     key, sides = _with_sides(*keys)
     place, unit = np.divmod(key, max(size, 1))
     return Edges.of(graph.start_node[unit] + 1, graph.host_node[place], EdgeKind.QUEUE, sides)
+
+
+def _batch_edges(graph: RankGraph) -> Edges:
+    """Return the edges from the origin to the end of each wait for a batch that no worker had made yet."""
+    line, waits = graph.a, host_waits(graph.a.trace)
+    late = np.flatnonzero((waits.call < 0) & np.isin(waits.end, late_batches(line.trace)[:, 1]))
+    target = graph.host_node[graph.place_a[line.hold_ends[late]]]
+    return Edges.of(np.zeros_like(target), target, EdgeKind.BATCH)
 
 
 _MAX_GAP_NS = 12_000

@@ -66,8 +66,10 @@ class Replay:
     likewise of the host alone. `first_ns`: the first anchor on the trace's clock.
 
     What a change saves is known within a range. At least: all that is not removed delays others as it did, and so does
-    what may have been waited for (`observed`). At most: waits between streams that are inferred, and delayed nothing in
-    this recording, do not exist, and what the device waits for without a recorded reason is gone, too (`loosest`).
+    what may have been waited for (`observed`); a batch that a data loader's workers had not made when it was asked for
+    comes no earlier. At most: waits between streams that are inferred, and delayed nothing in this recording, do not
+    exist, such a batch follows its request as it did, and what the device waits for without a recorded reason is gone,
+    too (`loosest`).
     Of what a faster device saves, that is what `lasting` leaves.
     """
 
@@ -207,6 +209,11 @@ class Replay:
         weight = self.weight_in(play)
         weight[edges] -= ns
         changed = sorted_unique(play.changed, edges)
+        if play is self.observed and len(batches := np.flatnonzero(self.graph.edges.kind == EdgeKind.BATCH)):
+            weight[batches] = _NEVER  # they come when the host would have had them without this time
+            time, _ = longest_paths(self.graph.first_edge, self.graph.edges.source, weight)
+            weight[batches] = time[self.graph.edges.target[batches]]
+            changed = sorted_unique(changed, batches)
         return _play(self.graph, weight, changed, (self.begins, self.ends), (self.host_begins, self.host_ends))[0]
 
     @property
@@ -364,9 +371,9 @@ def _loosest_weight(
 
 
 def _is_inferred(rank: RankGraph, graph: RecordingGraph) -> NDArray[np.bool_]:
-    """Return bool[E]: waits between streams, and of threads for each other, that no event of the trace names."""
+    """Return bool[E]: waits for streams, threads and workers of a loader that no event of the trace names."""
     waits, size = stream_waits(rank.a.trace), len(rank.work)
-    is_inferred: NDArray[np.bool_] = graph.edges.kind == EdgeKind.HAND_OVER
+    is_inferred: NDArray[np.bool_] = np.isin(graph.edges.kind, (EdgeKind.HAND_OVER, EdgeKind.BATCH))
     awaits = np.flatnonzero(graph.edges.kind == EdgeKind.AWAIT)
     unit = np.searchsorted(rank.start_node, graph.edges.source[awaits] - 1)
     recorded = waits.work[waits.is_recorded] * size + waits.on[waits.is_recorded]

@@ -127,6 +127,8 @@ def weights_of_one(graph: RecordingGraph, usual_ns: NDArray[np.int64]) -> NDArra
     binds = least_into_each(graph.first_edge, slack)
     weight: NDArray[np.int64] = np.minimum(upper, nominal)
     weight[binds], weight[in_vain] = upper[binds], upper[in_vain]
+    batches = np.flatnonzero(kind == EdgeKind.BATCH)
+    weight[batches] = upper[batches]
     return weight
 
 

@@ -444,6 +444,7 @@ def _scale_waits(part: RankPart, view: Ints, start: Ints, factor: NDArray[np.flo
     of_wait = np.where(is_one & (host_waits(part.trace).call < 0), np.r_[factor, 1.0][wait], 1.0)
     edges = part.held
     view[edges] = np.rint(np.maximum(view[edges], 0) * of_wait[part.hold]) + np.minimum(view[edges], 0)
+    view[edges[(part.source[edges] == 0) & is_one[part.hold]]] = NEVER_NS  # batches come at other times
 
 
 def loader_waits_by_step(part: RankPart) -> dict[int, tuple[int, int]]:

@@ -7,6 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.claims.limits import MODERATE
 from traceq.facts.events.name_patterns import READS_VALUE, matching
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import on_main_thread
@@ -91,6 +92,19 @@ def ends_of_workers(trace: Trace) -> Spans:
         takes = np.searchsorted(ops, events.end[asks]) > np.searchsorted(ops, events.ts[asks], "right")
         ends = asks[-1:][~takes[-1:] & takes.any() & (events.dur[asks[-1:]] >= _SOONEST_NS)]
     return spans(events.ts[ends], events.end[ends])
+
+
+@once_per_trace
+def late_batches(trace: Trace) -> Spans:
+    """Return the waits of the main thread for a batch that no worker had made yet, but for the first of an iteration.
+
+    They take more than 5 % of the time since the batch before: one that is there is unpacked in less.
+    """
+    asks, iterations = _rows(trace, _WITH_WORKERS), loader_iterations(trace).whole
+    start, end = trace.events.ts[asks], trace.events.end[asks]
+    is_late = np.r_[False, end[1:] - start[1:] > MODERATE * np.diff(end)][: len(asks)]
+    is_late &= ~contains(spans(*iterations.T), start)
+    return spans(start[is_late], end[is_late])
 
 
 @once_per_trace
