@@ -240,12 +240,14 @@ def rank_loss(trace: Trace) -> RankLoss:
 def _saved(trace: Trace) -> dict[str, Saving]:
     """Return by how much replay shortens a step without the resource of a category, as in the table `replay`.
 
-    What a host does of which no op is recorded is not known, and so is what would be saved without it.
+    Of computing, with all work of the device in half the time. What a host does of which no op is recorded is not
+    known, and so is what would be saved without it.
     """
     if not len(device_work(trace)) or not is_replayed(trace):
         return {}
-    replay = replay_of(trace)
+    replay, work = replay_of(trace), device_work(trace)
     saved = {_EXPOSED: replay.without_communication}
+    saved[_COMPUTE] = replay.with_shorter_work([(work.end - work.start) // 2])[0]
     saved |= {} if lacks_host_ops(trace) else {_HOST_BOUND: saved_without_host_time(trace)}
     return saved | {_SYNC: saved_without_syncs(trace), _ALLOC: saved_without_syncs(trace, SyncKind.ALLOC)}
 
@@ -431,7 +433,8 @@ def _limiting(job: Job, times: StepTimes, losses: Sequence[RankLoss]) -> Iterato
     subject, in_ops = _most_in_ops(times, longest, work)
     measures = work_measures(work, times.mean_whole_ns) | in_ops
     category = next((each for each in (_COMPUTE, _IN_OPS) if times.holds(each, LIMITING)), "")
-    remedy = "only_compute" if category and not _waits_unprofiled(job) else ""
+    is_only = category and not _waits_unprofiled(job) and _saves_most(category, times, losses)
+    remedy = "only_compute" if is_only else ""
     if not category and times.holds(_IN_OPS, MOST) and subject != Subject():
         category = _IN_OPS
     elif not category and times.holds(_PYTHON, MUCH) and all(loss.host_causes for loss in losses):
@@ -444,6 +447,12 @@ def _limiting(job: Job, times: StepTimes, losses: Sequence[RankLoss]) -> Iterato
             measures |= measured(longest_line=line)
         ns = round(times.mean_ns(category))
         yield Claim(_LIMITING[category], ns, subject, times.measures(category) | measures, remedy=remedy)
+
+
+def _saves_most(category: str, times: StepTimes, losses: Sequence[RankLoss]) -> bool:
+    """Return whether twice the speed saves more than all else in a step takes, if replay can tell; a host limits it."""
+    saved_ns = [loss.saved[category].least_ns for loss in losses if category in loss.saved]
+    return not saved_ns or float(np.mean(saved_ns)) > times.mean_whole_ns - times.mean_ns(category)
 
 
 def _waits_unprofiled(job: Job) -> bool:
