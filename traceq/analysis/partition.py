@@ -43,7 +43,7 @@ from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, measure_within, span_index
 from traceq.model import Trace
-from traceq.report import Cell, Column, Report, Table, column
+from traceq.report import Cell, Column, Report, Table, Unknown, column
 from traceq.units import Unit, bar
 
 _CATEGORIES = tuple(category.name.lower() for category in TimeCategory)
@@ -171,10 +171,12 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if not rows or job.is_foreign:
         return Report("partition", (table,))
     views = (_by_phase(job, means, list(order)), *_by_rank(job, means))
+    lacks_kernels = any(rank.lacks_device_rows and not rank.has_counters for rank in job.ranks)
     report = Report(
         "partition",
         (table,),
         views,
+        unknown=(Unknown("kernels", "ProfilerActivity.CUDA"),) if lacks_kernels else (),
         first=(_by_phase(job, means, list(order), in_short=True), *_by_rank(job, means, in_short=True)),
     )
     if is_sample:
