@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from made_pairs import MS, recording
 from made_sides import run_of
+from paths import ROOT
 
-from traceq.commands._record_job import _verdicts, _with_replicates
+from traceq.commands._record_job import _largest_phase, _reports, _verdicts, _with_replicates
 from traceq.compare.diff import diff_runs
+from traceq.runs.run_folder import RunFolder
 
 
 @pytest.mark.parametrize("given", [["--replicates", "1"], ["--replicates=2"]])
@@ -32,3 +34,10 @@ def test_cpu_time_is_told_where_it_decides_what_step_times_do_not(
     assert lead.startswith("Not decided") == (jitter_ns > MS)
     assert len(more) == num_lines - 1
     assert all("CPU time of the main thread" in each and each.endswith(": material.") for each in more)
+
+
+@pytest.mark.parametrize(("rank", "where"), [(0, ("in bwd", pytest.approx(53.9, abs=0.1))), (9, ("", 0.0))])
+def test_the_largest_phase_is_that_of_the_rank_whose_time_is_told(rank: int, where: tuple[str, float]) -> None:
+    """A rank without a timed step has none."""
+    profile = _reports(RunFolder(ROOT / "fixtures/outlier_ab"), "step_profile")
+    assert _largest_phase(profile, rank) == where

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
-from typing import Any
 
 import typer
 
+from traceq.analysis._wording import in_phase
 from traceq.analysis.registry import analyze_all
 from traceq.claims.claim import Claim
 from traceq.claims.rules import rule_of
@@ -93,7 +92,7 @@ def record_job(
         if result.exit_code:
             say(f"traceq: note: the job ended with exit code {result.exit_code}; its recording was complete before")
         if batch_arg:
-            _print_table(result.folder, "batches")
+            _print_tables(_reports(result.folder, "batches"))
             say(shlex.join(["traceq", "show", str(result.folder.path)]))
         else:
             _print_answers(options, result.folder, say)
@@ -117,22 +116,22 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
 
     Then the commands that say more.
     """
-    manifest = folder.read_manifest()
+    manifest, profile = folder.read_manifest(), _reports(folder, "step_profile")
     wall_time = WallTime.of(manifest.facts_for(manifest.baseline))
     if wall_time is not None and (wall_time.is_notable or len(manifest.arms) == 1):
-        say(f"traceq: {wall_time.text(*_largest_phase(folder, wall_time.rank))}")
+        say(f"traceq: {wall_time.text(*_largest_phase(profile, wall_time.rank))}")
     if len(manifest.arms) > 1:
         diffs = ranked_diffs(folder, say)
         for line in (*_baseline_step(diffs), *_verdicts(diffs), *_core_lines(_core_findings(folder))):
             say(line)
         say(shlex.join(["traceq", "diff", str(folder.path)]))
     elif options.of_loader:
-        _print_table(folder, "loader")
+        _print_tables(_reports(folder, "loader"))
         path = f"{folder.path}-steps"
         say(without_secrets(shlex.join(["traceq", "record", "--out", path, "--", *options.command])))
         say(shlex.join(["traceq", "diff", str(folder.path), path]))
     else:
-        _print_table(folder, "step_profile")
+        _print_tables(profile)
         notes = _core_findings(folder)
         of_machine = [note for note in notes if note.severity == "low"]
         of_job = [note for note in notes if note not in of_machine]
@@ -162,24 +161,24 @@ def _print_measured(folder: RunFolder, say: Callable[[str], None]) -> None:
         say(f"traceq: what was measured before it ended: {shlex.join(['traceq', command, str(folder.path)])}")
 
 
-def _print_table(folder: RunFolder, analysis: str) -> None:
-    """Print on stderr the analysis of unprofiled steps: where their time goes, or how fast the loader is."""
-    for report in _reports(folder, analysis):
+def _print_tables(reports: Sequence[Report]) -> None:
+    """Print on stderr what people see of reports: where the time of steps goes, or how fast the loader is."""
+    for report in reports:
         for view in report.views:
             print_table(view.non_empty_columns, err=True)
 
 
-def _largest_phase(folder: RunFolder, rank: int) -> tuple[str, float]:
-    """Return the phase that takes most of a rank's unprofiled step, and its share in percent, both without compiling.
+def _largest_phase(profile: Sequence[Report], rank: int) -> tuple[str, float]:
+    """Return `in backward`, where most of a rank's unprofiled steps is, and its share in percent; "" without steps.
 
-    Compiling in steps is a part of the wall time of its own.
+    Without compiling, which is a part of the wall time of its own.
     """
-    rows: list[dict[str, Any]] = []
-    for report in _reports(folder, "step_profile"):
-        rows += [row for row in report.table("step_phases").to_dicts() if row["rank"] == rank]
-    rows = [row for row in rows if row["phase"] != COMPILING]
-    largest = max(rows, key=itemgetter("mean_ns"))
-    return largest["phase"], 100 * largest["mean_ns"] / max(sum(row["mean_ns"] for row in rows), 1)
+    rows = [row for report in profile for row in report.table("step_phases").to_dicts()]
+    of_rank = [row for row in rows if row["rank"] == rank and row["phase"] != COMPILING]
+    ns_by_phase = {str(row["phase"]): int(row["mean_ns"] or 0) for row in of_rank}
+    whole_ns = sum(ns_by_phase.values())
+    largest = max(ns_by_phase, key=ns_by_phase.__getitem__, default="")
+    return (in_phase(largest), 100 * ns_by_phase[largest] / whole_ns) if whole_ns else ("", 0.0)
 
 
 def _reports(folder: RunFolder, analysis: str) -> Sequence[Report]:

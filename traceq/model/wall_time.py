@@ -203,12 +203,12 @@ class WallTime:
         epochs = next((part for part in self.training if part.name == "epoch"), None)
         return epochs is not None and self.renewed_workers > 0 and self.share_pct(epochs) >= NOTABLE_PCT
 
-    def text(self, phase: str = "", phase_pct: float = 0.0) -> str:
+    def text(self, where: str = "", where_pct: float = 0.0) -> str:
         """Return where the training's time went, in a sentence; in a second one what avoids most of it, if known.
 
-        `phase`: the largest one of regular steps, which takes `phase_pct` of them.
+        `where`: `in backward`, where `where_pct` of the regular steps is, which is most of them.
         """
-        inside = {"regular": f" ({phase} is {format_value(phase_pct, Unit.PERCENT)} of them)"} if phase else {}
+        inside = {"regular": f" ({format_value(where_pct, Unit.PERCENT)} of them {where})"} if where else {}
         shares = [
             f"{format_value(self.share_pct(part), Unit.PERCENT)} is {part.counted_text}{inside.get(part.name, '')}"
             for part in self.training
