@@ -22,6 +22,7 @@ from terminal import traceq as run_here
 pytest.importorskip("torch", reason="recording needs torch")
 
 import traceq
+from traceq.commands._record_job import _largest_phase, _reports
 from traceq.model import WallTime
 from traceq.recorder.job_arms_launch import check_files_of_arms
 from traceq.recorder.job_launch import output_folders
@@ -891,4 +892,5 @@ def test_what_an_agent_does_between_updates_leads_with_its_line(tmp_path: Path) 
     assert account is not None
     largest = account.training[0]
     assert (largest.name, largest.line) == ("rollout", "agent.py:12 act")
-    assert f"traceq: {account.text()[:60]}" in done.stderr
+    where = _largest_phase(_reports(RunFolder(tmp_path / "run"), "step_profile"), account.rank)
+    assert f"traceq: {account.text(*where)}" in done.stderr.splitlines()
