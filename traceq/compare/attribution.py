@@ -242,8 +242,9 @@ def _host_actor(
 
 
 def _called(trace: Trace) -> set[str]:
-    """Return the names of the outermost ops."""
-    return {trace.events.strings[name] for name in trace.events.names_among(actors(trace).op_rows).tolist()}
+    """Return the names of the ops, of those inside others as well."""
+    events = trace.events
+    return {events.strings[name] for name in events.names_among(events.rows(Category.CPU_OP)).tolist()}
 
 
 def _with_python_between(
