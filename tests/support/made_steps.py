@@ -1,14 +1,19 @@
-"""Steps of a watched job as its ranks write them, with something that changes at a step."""
+"""Steps of a watched job as its ranks write them, with something that changes at a step, and the run of such ones."""
 
 from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from traceq.model import Arm, Manifest
 from traceq.watch.onsets import Onset, OnsetDetector
-from traceq.watch.step_store import REGULAR, STEP, StepBlocks
+from traceq.watch.step_store import REGULAR, STEP, RowWriter, StepBlocks
+from traceq.watch.watch_folder import FORMAT, WatchedJob, WatchFolder
 
-__all__ = ["MS", "made_ranks", "made_rows", "onsets_of", "since"]
+__all__ = ["MS", "complete", "made_ranks", "made_rows", "onsets_of", "since", "watched_run"]
 
 MS = 1e-3
 NUM, ONSET = 1600, 800
@@ -48,3 +53,29 @@ def onsets_of(ranks: list[NDArray[np.void]]) -> list[Onset]:
     """What a watch says of these rows."""
     detector = OnsetDetector()
     return [onset for block in StepBlocks(len(ranks)).add(ranks) if (onset := detector.add(block))]
+
+
+def watched_run(path: Path, ranks: list[NDArray[np.void]]) -> WatchFolder:
+    """A run in which these rows were written."""
+    folder = WatchFolder(path)
+    path.mkdir(exist_ok=True)
+    folder.write_job(
+        WatchedJob(
+            FORMAT,
+            ("a",) * len(ranks),
+            "batch, backward (6 of 6 alike)",
+            "",
+            ("python", "train.py"),
+        )
+    )
+    for rank, rows in enumerate(ranks):
+        with closing(RowWriter(folder.steps, rank)) as writer:
+            writer.append(rows)
+    return folder
+
+
+def complete(folder: WatchFolder, name: str, status: str = "complete") -> None:
+    """Let a capture be complete, or in another state."""
+    arm = Arm("run", "the job as it is", baseline=True)
+    manifest = Manifest(1, name, "", "", {}, (arm,), (), 2, 0, status)
+    folder.captured(name).write_manifest(manifest)

@@ -6,45 +6,18 @@ import urllib.request
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
-from made_steps import MS, ONSET, made_ranks, since
-from numpy.typing import NDArray
+from made_steps import MS, ONSET, complete, made_ranks, since, watched_run
 
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
-from traceq.model import Arm, Manifest
 from traceq.watch.limits import CAPTURES_A_DAY, CAPTURES_OF_A_KIND
 from traceq.watch.onsets import KINDS, SLOW_JOB, SLOW_RANK, Onset
 from traceq.watch.run_watch import Captures, RunWatch, capture_now
 from traceq.watch.status import read_status, serve_metrics
 from traceq.watch.step_store import RowWriter
-from traceq.watch.watch_folder import FORMAT, HEALTHY, WatchedJob, WatchFolder
+from traceq.watch.watch_folder import HEALTHY, WatchFolder
 
 SLOWER = since(ONSET, 0.9 * MS)
-
-
-def watched_run(path: Path, ranks: list[NDArray[np.void]]) -> WatchFolder:
-    folder = WatchFolder(path)
-    path.mkdir(exist_ok=True)
-    folder.write_job(
-        WatchedJob(
-            FORMAT,
-            ("a",) * len(ranks),
-            "batch, backward (6 of 6 alike)",
-            "",
-            ("python", "train.py"),
-        )
-    )
-    for rank, rows in enumerate(ranks):
-        with closing(RowWriter(folder.steps, rank)) as writer:
-            writer.append(rows)
-    return folder
-
-
-def complete(folder: WatchFolder, name: str, status: str = "complete") -> None:
-    arm = Arm("run", "the job as it is", baseline=True)
-    manifest = Manifest(1, name, "", "", {}, (arm,), (), 2, 0, status)
-    folder.captured(name).write_manifest(manifest)
 
 
 def test_an_onset_is_said_kept_and_traced_behind_the_healthy_steps(tmp_path: Path) -> None:

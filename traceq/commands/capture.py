@@ -6,12 +6,13 @@ from pathlib import Path
 
 import typer
 
+from traceq.watch.limits import MAX_TRACED_STEPS
 from traceq.watch.run_watch import capture_now
 
 
 def command(
     run: Path = typer.Argument(..., metavar="RUN", help="The folder of a run that traceq watch is watching."),
-    steps: int = typer.Option(3, "--steps", min=1, max=100, help="Profiled steps on each rank."),
+    steps: int = typer.Option(3, "--steps", min=1, max=MAX_TRACED_STEPS, help="Profiled steps on each rank."),
     within_s: float = typer.Option(120.0, "--within", metavar="SECONDS", help="How long to wait for them."),
 ) -> None:
     """Trace some steps of a run that is watched, on all of its ranks at the same step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -43,6 +44,7 @@ from traceq.recorder.spec.prepare import (
 )
 from traceq.recorder.toggles.toggle import check_toggles
 from traceq.runs.run_folder import RunFolder
+from traceq.watch.dynolog import USE_DAEMON, DynologWatch
 from traceq.watch.run_watch import RunWatch
 from traceq.watch.status import serve_metrics
 from traceq.watch.watch_folder import WatchFolder
@@ -137,11 +139,16 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
     folder, steps = RunFolder(out), RunWatch(WatchFolder(out))
     injection = Injection.of_run(out)
+    asks_daemon = options.is_watched and USE_DAEMON in os.environ
+    daemon = DynologWatch(lambda: WatchFolder(Path(injection.noted(Note.ELSEWHERE) or out))) if asks_daemon else None
     on_message(_announcement(options, out))
+    if daemon is not None:
+        on_message(f"traceq: dyno gputrace traces steps of this job into its folder; it runs without {USE_DAEMON}")
     if options.metrics_port is not None:
         on_message(f"traceq: metrics: http://127.0.0.1:{serve_metrics(out, options.metrics_port)}/metrics")
     for named in output_folders(options.command):
         on_message(f"traceq: note: the job names {named}, which is not empty: it may overwrite what is there")
+    without = {USE_DAEMON} if asks_daemon else ()  # else a trace of Kineto's and a capture end each other
     try:
         with tempfile.TemporaryDirectory(prefix="traceq-") as watched:
             injection.write(_request(options, toggles, out, watched))
@@ -151,8 +158,9 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
                 options.command,
                 injection,
                 on_message,
-                lambda: [*hang.look(), *steps.look()],
+                lambda: [*hang.look(), *steps.look(), *(daemon.look() if daemon is not None else ())],
                 folders=[watched],
+                without=without,
                 grace_s=options.grace_s,
                 if_unloaded=_ENDED if ends else "",
             )
@@ -165,6 +173,8 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
             return JobResult(exit_code, folder, "")
         return JobResult(exit_code, folder, _fault(folder, exit_code, injection))
     finally:
+        if daemon is not None:
+            daemon.close()
         shutil.rmtree(injection.folder, ignore_errors=True)
         (out / ".claim").unlink(missing_ok=True)
         is_run = folder.manifest_path.exists() or WatchFolder(out).is_watched

@@ -51,14 +51,14 @@ def start_watching(request: JobRequest, job: Job, tracker: StepTracker) -> Watch
     request = common_request(request, world)
     if world.size == 1 and not claims(Path(request.out)):
         return None
-    hosts = tuple(world.gather(socket.gethostname()))
+    hosts, pids = zip(*world.gather((socket.gethostname(), os.getpid())), strict=True)
     is_regular = all(world.gather(tracker.pattern.is_regular))
     plan = replace(plan_of_job(request, (JobArm(_ARM, ()),), world), is_regular=is_regular)
     rank = Rank(plan, world, Phases(), ProgressCounters())
     rank.facts.update(job_facts(job, tracker))
     rank.say(f"traceq: {found_text(job, tracker, world)}")
     if world.rank == 0:
-        watched = WatchedJob(FORMAT, hosts, tracker.pattern.text, request.started, request.command)
+        watched = WatchedJob(FORMAT, hosts, tracker.pattern.text, request.started, request.command, pids)
         WatchFolder(Path(request.out)).write_job(watched)
     tracker.say = rank.say
     return WatchedSteps(rank, tracker)

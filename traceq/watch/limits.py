@@ -37,11 +37,13 @@ EVERY_S = 1.0
 
 TIMED_STEPS = 16
 """Steps of a capture that are timed before some are traced, as `traceq diff` compares these."""
-TRACED_STEPS = 3
-"""Steps of a capture that are profiled on each rank."""
+TRACED_STEPS, MAX_TRACED_STEPS = 3, 100
+"""Steps of a capture that are profiled on each rank, and on demand at most."""
 CAPTURES_A_DAY, CAPTURES_OF_A_KIND = 4, 2
 """Captures in 24 hours: each makes some steps slower, and takes megabytes for each rank."""
 LEAD_S, LEAD_STEPS, TRIES = 3.0, 3, 3
 """Time, s, and steps at least until a capture: ranks look for it once a second. Twice as much with each further try."""
+DYNOLOG_EVERY_S = 5.0
+"""Time after which dynolog is asked again, s, as Kineto does."""
 LATE_STEPS = 8
 """Steps behind the first one of a capture at which it has begun, or never will."""

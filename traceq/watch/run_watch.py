@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from traceq.watch.step_store import RowReader, Sketches, StepBlock, StepBlocks, 
 from traceq.watch.watch_folder import HEALTHY, CaptureRequest, WatchFolder
 
 _RECENT, _POLL_S = 100, 0.2
+_ON_DEMAND = "capture-"
 _DAY_S = 86_400.0
 
 
@@ -63,32 +63,46 @@ def capture_now(run: Path, num_steps: int, within_s: float) -> Path:
     """
     folder = WatchFolder(run)
     folder.read_job()
-    rows = last_rows(folder.steps, 0)
-    if not len(rows):
-        raise TraceqError(f"{run}: no step has ended yet")
-    number = 1 + sum(1 for _ in run.glob("capture-*"))
-    latest_s = float(rows["time"][-1])
-    step_s = float(np.median(rows["wall"][-_RECENT:]))
-    request = request_capture(
-        folder, f"capture-{number}", last_step=int(rows["step"][-1]), step_s=step_s, num_steps=num_steps
-    )
+    last_step, step_s = latest_step(folder)
+    request = request_capture(folder, _next_name(folder), last_step=last_step, step_s=step_s, num_steps=num_steps)
     deadline = time.monotonic() + within_s
     while not folder.has_captured(request.name):
         if time.monotonic() > deadline:
-            stood = (
-                f"; its last step ended {time.time() - latest_s:.0f} s ago" if time.time() - latest_s > within_s else ""
-            )
+            ended_s_ago = time.time() - float(last_rows(folder.steps, 0)["time"][-1])
+            stood = f"; its last step ended {ended_s_ago:.0f} s ago" if ended_s_ago > within_s else ""
             raise TraceqError(f"{run}: {request.name} is not complete within {within_s:g} s{stood}")
         time.sleep(_POLL_S)
     return folder.captured(request.name).path
 
 
-class Captures:
-    """Captures of a run that are asked for automatically, one after the other."""
+def latest_step(folder: WatchFolder) -> tuple[int, float]:
+    """Return the last step, and the length, s, of one of late. Raises TraceqError if none has ended."""
+    rows = last_rows(folder.steps, 0)
+    if not len(rows):
+        raise TraceqError(f"{folder.path}: no step has ended yet")
+    return int(rows["step"][-1]), float(np.median(rows["wall"][-_RECENT:]))
 
-    def __init__(self, folder: WatchFolder) -> None:
+
+def on_demand_name(folder: WatchFolder) -> str:
+    """Return the name of a capture on demand: that of one under way, which the launcher of another host asked for."""
+    if folder.capture_path.is_file():
+        latest = folder.read_capture().name
+        is_under_way = folder.is_capturing(latest) or not folder.captured(latest).manifest_path.exists()
+        if latest.startswith(_ON_DEMAND) and is_under_way:
+            return latest
+    return _next_name(folder)
+
+
+def _next_name(folder: WatchFolder) -> str:
+    return f"{_ON_DEMAND}{1 + sum(1 for _ in folder.path.glob(f'{_ON_DEMAND}*'))}"
+
+
+class Captures:
+    """Captures of a run that are asked for one after the other: automatically, or for an operator."""
+
+    def __init__(self, folder: WatchFolder, waiting: Iterable[str] = (HEALTHY,)) -> None:
         self._folder = folder
-        self._waiting = [HEALTHY]
+        self._waiting = [(name, TRACED_STEPS) for name in waiting]
         self._request: CaptureRequest | None = None
         self._num_tries = 0  # of the first that waits
         self._past: list[tuple[float, str]] = []  # when, and for what kind
@@ -100,8 +114,17 @@ class Captures:
         if len(self._past) >= CAPTURES_A_DAY or num_of_kind >= CAPTURES_OF_A_KIND:
             return ""
         self._past.append((onset.time, onset.kind))
-        self._waiting.append(f"onset-{onset.number}")
-        return self._waiting[-1]
+        self.ask(f"onset-{onset.number}")
+        return f"onset-{onset.number}"
+
+    def ask(self, name: str, num_steps: int = TRACED_STEPS) -> None:
+        """Let a capture wait for its turn."""
+        self._waiting.append((name, num_steps))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether one waits, or is under way."""
+        return bool(self._waiting)
 
     def look(self, last_step: int, step_s: float) -> Iterator[str]:
         """Ask for what is due, and yield the name of a capture that is complete."""
@@ -119,11 +142,20 @@ class Captures:
                     self._num_tries = 0
                     self._waiting.pop(0)
         if self._waiting:
-            with suppress(TraceqError):  # one on demand is under way
+            name, num_steps = self._waiting[0]
+            try:
                 self._request = request_capture(
-                    self._folder, self._waiting[0], last_step=last_step, step_s=step_s, lead=2**self._num_tries
+                    self._folder,
+                    name,
+                    last_step=last_step,
+                    step_s=step_s,
+                    num_steps=num_steps,
+                    lead=2**self._num_tries,
                 )
                 self._num_tries += 1
+            except TraceqError:  # one on demand is under way, or this one, which another launcher has asked for
+                latest = self._folder.read_capture()
+                self._request = latest if latest.name == name else None
 
 
 class RunWatch:

@@ -23,13 +23,14 @@ HEALTHY = "healthy"
 
 
 class WatchedJob(msgspec.Struct, frozen=True):
-    """What is watched: `hosts` by rank; `pattern`: the events of a usual step; `started`: UTC."""
+    """What is watched: `hosts` and `pids` by rank; `pattern`: the events of a usual step; `started`: UTC."""
 
     version: int
     hosts: tuple[str, ...]
     pattern: str
     started: str
     command: tuple[str, ...]
+    pids: tuple[int, ...] = ()
 
 
 class CaptureRequest(msgspec.Struct, frozen=True):

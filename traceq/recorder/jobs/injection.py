@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -246,19 +246,21 @@ def run_injected(
     variables: Mapping[str, str] | None = None,
     folders: Sequence[str] = (),
     *,
+    without: Collection[str] = (),
     grace_s: float,
     if_unloaded: str = "",
 ) -> int:
     """Return the exit code of the command, 128 + the number of a signal; signals to this process reach it.
 
     `look` returns lines to print, and is called every half second while it runs.
-    It has this process's terminal and environment, extended by `variables`. If this process is killed, the job is
-    ended, and its `folders` are removed. A job that ends with its recording has `grace_s` seconds for that and leaves
-    no process behind; its code is 0, as what it makes of an interrupt is no failure. With a message `if_unloaded` it is
-    also ended if the command is a Python that cannot load the recorder, and starts no process: it would train to its
-    end for nothing.
+    It has this process's terminal and environment, `without` some of its variables and with more. If this process is
+    killed, the job is ended, and its `folders` are removed. A job that ends with its recording has `grace_s` seconds
+    for that and leaves no process behind; its code is 0, as what it makes of an interrupt is no failure. With a message
+    `if_unloaded` it is also ended if the command is a Python that cannot load the recorder, and starts no process: it
+    would train to its end for nothing.
     """
-    environment = {**os.environ, **(variables or {}), **injection.variables}
+    kept = {name: value for name, value in os.environ.items() if name not in without}
+    environment = {**kept, **(variables or {}), **injection.variables}
     with (
         _forwarded_signals(lambda: injection.note(Note.INTERRUPTED)) as forward_to,
         guarded_job(str(injection.folder), folders) as guard,
