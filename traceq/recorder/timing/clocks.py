@@ -6,12 +6,14 @@ Linux counts both for each thread; read between blocks of steps, never while a s
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
+from functools import cache
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns, process_time_ns
@@ -29,6 +31,8 @@ _SLOWDOWNS = {  # NVML's bits of clock event reasons that indicate throttling: n
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake_slowdown",
 }
+_NVML = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+_SM_CLOCK, _MEMORY_CLOCK, _GPU_TEMPERATURE = 1, 2, 0
 
 try:
     import resource
@@ -181,22 +185,42 @@ def _cores(lines: Sequence[CoresLine], cpu_ns: Iterable[int]) -> float:
 
 
 def read_clocks(device: torch.device) -> Iterator[ClocksLine]:
-    """Yield one line of clocks; nothing without CUDA or pynvml, or if NVML fails."""
-    if device.type != "cuda" or find_spec("pynvml") is None:
-        return
-    import pynvml
+    """Yield one line of clocks; nothing without CUDA, or if NVML, which comes with the driver, fails."""
+    if device.type == "cuda" and (line := _read_gpu(device)) is not None:
+        yield line
 
+
+def _read_gpu(device: torch.device) -> ClocksLine | None:
     try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        yield ClocksLine(
-            sm_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            memory_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-            throttle=pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
-            celsius=pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
-        )
-    except (pynvml.NVMLError, AttributeError):  # a driver or binding that lacks one of these queries
-        return
+        nvml, handle = _nvml_device(device)
+        clock, temperature = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetTemperature
+        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)  # its name since driver 535
+        reasons = reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+    except (OSError, AttributeError):  # no driver, or one that lacks one of these queries
+        return None
+    sm_mhz, memory_mhz, throttle, celsius = (ctypes.c_uint(), ctypes.c_uint(), ctypes.c_ulonglong(), ctypes.c_uint())
+    has_failed = (
+        clock(handle, _SM_CLOCK, ctypes.byref(sm_mhz))
+        or clock(handle, _MEMORY_CLOCK, ctypes.byref(memory_mhz))
+        or reasons(handle, ctypes.byref(throttle))
+        or temperature(handle, _GPU_TEMPERATURE, ctypes.byref(celsius))
+    )
+    return None if has_failed else ClocksLine(sm_mhz.value, memory_mhz.value, throttle.value, celsius.value)
+
+
+@cache
+def _nvml_device(device: torch.device) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """Return NVML and its handle of a device. Raises OSError or AttributeError where one is missing."""
+    nvml, handle = ctypes.CDLL(_NVML), ctypes.c_void_p()
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}".encode()
+    if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(handle)):
+        raise OSError(f"{_NVML}: no device {uuid.decode()}")
+    return nvml, handle
+
+
+def is_throttled(line: ClocksLine) -> bool:
+    """Return whether the device has lowered its clock for power or temperature."""
+    return any(line.throttle & bit for bit in _SLOWDOWNS)
 
 
 def clock_facts(ranks: Sequence[Sequence[ClocksLine]]) -> dict[str, str | int | float]:
