@@ -101,7 +101,7 @@ def simulated(
             rows["step"], rows["flags"], rows["wall"] = steps, REGULAR, wall
             rows["forward"] = rows["cpu"] = computed_s[rank]
             rows["backward"] = wall - computed_s[rank]
-            rows["memory"] = rows["queued"] = np.nan
+            rows[["memory", "queued", "clock", "throttled"]] = np.nan
             ranks.append(rows)
         yield ranks
 

@@ -24,6 +24,7 @@ from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.watched_steps import WatchedSteps
+from traceq.runs.step_log import ClocksLine
 from traceq.watch.step_store import CAPTURED, REGULAR, RowReader
 from traceq.watch.watch_folder import CaptureRequest, WatchFolder
 
@@ -84,6 +85,31 @@ def test_each_step_is_a_row_and_irregular_ones_say_so(loop: Loop) -> None:
     assert (rows["wall"] > 0).all()
     assert np.flatnonzero(~np.isnan(rows["memory"])).tolist() == [15]
     assert rows["time"][-1] == pytest.approx(time.time(), abs=60)
+
+
+def test_the_clock_is_read_once_a_second_between_steps(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_steps, "read_clocks", lambda _: time.sleep(0.5) or [ClocksLine(1980, 2619, 0x40, 60)])
+    loop.step(num=20)
+    loop.look()
+    loop.step(num=2)
+    rows = loop.close()
+    assert np.flatnonzero(~np.isnan(rows["clock"])).tolist() == [20]
+    assert (rows["clock"][20], rows["throttled"][20]) == (1980e6, 1)
+    assert (rows["wall"] < 0.4).all()
+
+
+def test_without_a_gpu_the_clock_is_that_of_the_core(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "3").write_text("2400000\n")
+    thread = tmp_path / "stat"
+    thread.write_text("77 (a (b) c) R " + " ".join(["0"] * 35) + " 3 0 0\n")
+    monkeypatch.setattr(watched_steps, "_THREAD", str(thread))
+    monkeypatch.setattr(watched_steps, "_CORE_KHZ", str(tmp_path / "{}"))
+    loop.look()
+    rows = loop.close()
+    assert rows["clock"].tolist() == [2.4e9]
+    assert np.isnan(rows["throttled"]).all()
 
 
 def test_what_is_done_once_a_second_is_in_no_step(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,13 @@ def since(step: int, value: float, num: int = NUM) -> NDArray[np.float64]:
 
 
 def made_rows(num: int = NUM, seed: int = 0, **columns: ArrayLike) -> NDArray[np.void]:
-    """Rows of one rank: forward 6 ms with 1 % of noise, backward 3 ms; `columns` are added to these times, s."""
+    """Rows of one rank: forward 6 ms with 1 % of noise, backward 3 ms; `columns` are added to these."""
     rng = np.random.default_rng(seed)
     rows = np.zeros(num, STEP)
     rows["step"], rows["flags"] = np.arange(num), REGULAR
     rows["forward"] = 6 * MS * (1 + 0.01 * rng.normal(size=num))
     rows["cpu"], rows["backward"], rows["memory"], rows["queued"] = rows["forward"], 3 * MS, 300 * MIB, 0.0
+    rows["clock"] = 1980e6
     for name, added in columns.items():
         rows[name] += added
     rows["wall"] += rows["forward"] + rows["backward"] + rows["loader"] + rows["gc"]

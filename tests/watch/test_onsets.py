@@ -15,6 +15,7 @@ from traceq.watch.onsets import (
     SLOW_JOB,
     SLOW_LOADER,
     SLOW_RANK,
+    THROTTLED,
 )
 from traceq.watch.sentences import onset_text
 from traceq.watch.step_store import CAPTURED
@@ -45,6 +46,35 @@ def test_where_time_went_says_the_kind_and_the_ranks(
     assert onset.low < onset.growth < onset.high
     assert onset.growth == pytest.approx(0.1, rel=0.1)
     assert abs(onset.step - ONSET) <= 32
+
+
+LOWER, SAYS_SO = {"clock": -since(ONSET, 180e6)}, {"throttled": since(ONSET, 1)}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kind", "of"),
+    [
+        ([{}, {**COMPUTES, **LOWER, **SAYS_SO}], THROTTLED, (1,)),
+        ([COMPUTES, {**COMPUTES, **LOWER, **SAYS_SO}], THROTTLED, (1,)),
+        ([{**COMPUTES, **SAYS_SO}, {**COMPUTES, **LOWER}], SLOW_JOB, (0, 1)),
+        ([{"loader": LATER, **LOWER, **SAYS_SO}, {}], SLOW_LOADER, (0,)),
+        ([{**COMPUTES, **SAYS_SO, "clock": -since(ONSET, 60e6)}, {}], SLOW_RANK, (0,)),
+    ],
+    ids=["a rank", "all wait", "one sign each", "the loader", "too little"],
+)
+def test_a_throttled_device_is_the_cause_where_it_says_so_and_its_clock_fell_by_enough(
+    ranks: list[dict[str, ArrayLike]], kind: str, of: tuple[int, ...]
+) -> None:
+    (onset,) = onsets_of(made_ranks(*ranks))
+    assert (onset.kind, onset.ranks) == (kind, of)
+
+
+def test_a_throttled_device_in_words() -> None:
+    (onset,) = onsets_of(made_ranks({}, {**COMPUTES, **LOWER, **SAYS_SO}))
+    assert onset_text(onset).startswith(
+        "throttled device: the device of rank 1 is throttled, for power or temperature, since step 800: "
+        "its clock 1,980 MHz → 1,800 MHz, +9.7 % of a step (95 % CI +9."
+    )
 
 
 @pytest.mark.slow

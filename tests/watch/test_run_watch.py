@@ -103,11 +103,14 @@ def test_the_status_has_each_rank_and_metrics_are_served(tmp_path: Path) -> None
     status = read_status(tmp_path)
     assert [rank.rank for rank in status.ranks] == [0, 1]
     assert status.ranks[0].step_ns == pytest.approx(9.06e6, rel=0.01)
+    assert (status.ranks[0].clock_mhz, status.ranks[0].throttled) == (1980, False)
     port = serve_metrics(tmp_path, 0)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     assert 'traceq_step_seconds{rank="1"} 0.009' in text
     assert 'traceq_memory_bytes{rank="0"} 3145728' in text
+    assert 'traceq_clock_mhz{rank="0"} 1980\n' in text
+    assert 'traceq_throttled{rank="0"} 0\n' in text
     assert 'traceq_onsets_total{kind="slow job"} 1' in text
     with pytest.raises(UsageFault, match="--metrics"):
         serve_metrics(tmp_path, port)

@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 
 import numpy as np
+import torch
 
 from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
@@ -28,6 +29,7 @@ from traceq.recorder.process.progress_counters import ProgressCounters, append_m
 from traceq.recorder.rank.rank_state import LoopControl, Rank
 from traceq.recorder.rank_recording import recorded_steps
 from traceq.recorder.spec.phases import Phases
+from traceq.recorder.timing.clocks import is_throttled, read_clocks
 from traceq.recorder.timing.stopwatch import GcPauses
 from traceq.recorder.toggles.toggle import Job
 from traceq.watch.limits import EVERY_S, TIMED_STEPS
@@ -37,6 +39,8 @@ from traceq.watch.watch_folder import FORMAT, CaptureRequest, WatchedJob, WatchF
 _STEPS_PER_READING = 16
 _READ_NS = 10**8
 _TASKS = "/proc/self/task"
+_THREAD, _CORE = "/proc/thread-self/stat", 36  # field 39, of which the first two are cut off
+_CORE_KHZ = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
 _PHASES = (DATALOAD_WAIT, "forward", "backward", "optimizer")
 _ARM = Arm("run", "the job as it is", baseline=True)
 
@@ -72,7 +76,7 @@ class WatchedSteps:
         self._rank, self._tracker = rank, tracker
         self._folder = WatchFolder(Path(rank.plan.out))
         self._writer = RowWriter(self._folder.steps, rank.world.rank)
-        self._readings = _Readings()
+        self._readings = _Readings(rank.world.device)
         self._collector = GcPauses()
         self._collector.start()
         self._elapsed_ns = self.phases.elapsed_ns
@@ -80,6 +84,8 @@ class WatchedSteps:
         self._marks: list[tuple[int, ...]] = []  # ends of steps since the last row that was written, and its own
         self._memory: list[tuple[int, float]] = []  # index of the row, and what was read behind that step
         self._queued: list[tuple[int, float]] = []
+        self._clock: list[tuple[int, float]] = []
+        self._throttled: list[tuple[int, float]] = []
         self._asked_ns = 0  # when the request to trace was written that is known
         self._capture: CaptureRequest | None = None
         self._first_traced = -1
@@ -101,6 +107,7 @@ class WatchedSteps:
             if now_ns >= self._read_ns + _READ_NS:
                 self._read_queue(now_ns)
         if now_ns >= self._due_ns:
+            self._read_clock()
             self.flush()
             self._look_for_request()
             self._restart()
@@ -111,6 +118,12 @@ class WatchedSteps:
         """Note how long threads waited in each step since the last reading."""
         num_steps, self._read_step, self._read_ns = self._num_ended - self._read_step, self._num_ended, now_ns
         self._queued.append((len(self._marks) - 2, self._readings.queued_s() / num_steps))
+
+    def _read_clock(self) -> None:
+        """Note the clock of the device; not in a step, as the driver may take its time."""
+        hz, is_throttled = self._readings.clock()
+        self._clock.append((len(self._marks) - 2, hz))
+        self._throttled.append((len(self._marks) - 2, is_throttled))
 
     def flush(self) -> None:
         """Write the steps since the last call."""
@@ -124,7 +137,12 @@ class WatchedSteps:
         seconds = np.diff(marks[:, :-1], axis=0) * 1e-9
         for column, name in enumerate(("wall", "cpu", "gc", "loader", "forward", "backward", "optimizer")):
             rows[name] = seconds[:, column]
-        for name, readings in (("queued", self._queued), ("memory", self._memory)):
+        for name, readings in (
+            ("queued", self._queued),
+            ("memory", self._memory),
+            ("clock", self._clock),
+            ("throttled", self._throttled),
+        ):
             rows[name] = np.nan
             for index, value in readings:
                 rows[name][index] = value
@@ -209,9 +227,10 @@ class WatchedSteps:
 
 
 class _Readings:
-    """Memory of this process, and how long its threads wait for cores; NaN where the system does not say."""
+    """Memory of this process, how long its threads wait for cores, and clocks; NaN where the system does not say."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._statm = _opened("/proc/self/statm")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
         self._threads: dict[str, int] = {}
@@ -225,6 +244,16 @@ class _Readings:
         """Return the seconds that threads have waited for a core since the last call, all together."""
         before_ns, self._queued_ns = self._queued_ns, self._all_queued_ns()
         return (self._queued_ns - before_ns) * 1e-9 if self._threads else float("nan")
+
+    def clock(self) -> tuple[float, float]:
+        """Return the clock of the GPU, Hz, and 1.0 if that is throttled; else that of the core this thread is on."""
+        for line in read_clocks(self._device):
+            return line.sm_mhz * 1e6, float(is_throttled(line))
+        if self._device.type == "cpu":
+            with suppress(OSError, ValueError):  # "<unknown>", of some drivers
+                core = int(Path(_THREAD).read_bytes().rpartition(b")")[2].split()[_CORE])
+                return int(Path(_CORE_KHZ.format(core)).read_bytes()) * 1e3, float("nan")
+        return float("nan"), float("nan")
 
     def find_threads(self) -> None:
         """Read those threads from here on that exist now."""

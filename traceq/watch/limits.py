@@ -23,9 +23,9 @@ MEMORY_GROWTH = 0.01  # part of a rank's memory: caches fill by as much, and the
 MEMORY_AGAIN = 2.0  # times the memory that was last said to grow: a leak goes on: again when it doubled
 MOST_OF_JUMP = 0.5  # part of the growth of memory: one allocation of much is no leak
 
-# what is kept: of a rank 32 MB of steps, and 9 MB of histograms a day
+# what is kept: of a rank 38 MB of steps, and 9 MB of histograms a day
 
-FILE_BYTES, KEPT_FILES = 4 << 20, 8
+FILE_BYTES, KEPT_FILES = 4 << 20, 9
 """Size and number of the files of steps: an hour of steps of 5 ms, a week of steps of 1 s."""
 SKETCH_S = 60.0
 """Time of a histogram of steps, s."""

@@ -147,8 +147,10 @@ def _scale(values: NDArray[np.float64]) -> tuple[float, float]:
 
 SLOW_RANK, SLOW_JOB, SLOW_LOADER = "slow rank", "slow job", "slow loader"
 COLLECTOR, LESS_CPU = "garbage collection", "less CPU"
-GROWING_STEPS, GROWING_MEMORY = "growing steps", "growing memory"
-KINDS = (SLOW_RANK, SLOW_JOB, SLOW_LOADER, COLLECTOR, LESS_CPU, GROWING_STEPS, GROWING_MEMORY)
+GROWING_STEPS, GROWING_MEMORY, THROTTLED = "growing steps", "growing memory", "throttled device"
+KINDS = (SLOW_RANK, SLOW_JOB, SLOW_LOADER, COLLECTOR, LESS_CPU, GROWING_STEPS, GROWING_MEMORY, THROTTLED)
+_OF_DEVICES = (SLOW_RANK, SLOW_JOB, GROWING_STEPS)
+"""Kinds that a device which became slower may be the cause of."""
 _OF_JOB, _OF_RANKS = ("median", "loader", "gc"), ("compute", "cpu")
 _CAUSES = (("gc", COLLECTOR), ("loader", SLOW_LOADER), ("cpu", SLOW_RANK), ("queued", LESS_CPU), ("compute", SLOW_RANK))
 """Measures in which a step may have grown, the surest first, with its kind."""
@@ -158,7 +160,7 @@ Values = NDArray[np.float64]
 class Onset(msgspec.Struct, frozen=True, kw_only=True):
     """What began at a step: its kind, and its ranks, all of them for what is the job's.
 
-    `before` and `after`: s of a step that the rank where it grew most spends in `measure`, or bytes of its memory.
+    `before` and `after`: s of a step that the rank where it grew most spends in `measure`, bytes of its memory, or Hz.
     `growth`: what that adds, as a part of the job's step, or of the memory; its 95 % interval is from `low` to `high`.
     `phase`: which grew most on those ranks. `seen_at`: the step from which it was beyond doubt; `time` of that,
     s since the epoch. `capture`: the folder in the run of the steps that were traced for it, or "".
@@ -263,7 +265,12 @@ class _Look:
         after, before = self._medians(rise)
         kind, ranks, name = _kind(after - before, self._usual_s * rise.growth, is_ramp=rise.is_ramp)
         whole = float(before[:, measure("median")].max()) / self._usual_s
-        worst = max(ranks, key=lambda rank: after[rank, measure(name)] - before[rank, measure(name)])
+        phase = _phase((after - before)[list(ranks)].mean(axis=0))
+        throttled = _throttled(before, after, rise.growth / whole) if kind in _OF_DEVICES else ()
+        if throttled:
+            kind, ranks, name = THROTTLED, throttled, "clock"
+        grew = (before - after if throttled else after - before)[:, measure(name)]
+        worst = max(ranks, key=lambda rank: grew[rank])
         return Onset(
             kind=kind,
             ranks=ranks,
@@ -274,7 +281,7 @@ class _Look:
             growth=rise.growth / whole,
             low=(rise.growth - rise.half_width) / whole,
             high=(rise.growth + rise.half_width) / whole,
-            phase=_phase((after - before)[list(ranks)].mean(axis=0)),
+            phase=phase,
         )
 
     def _medians(self, rise: Rise) -> tuple[Values, Values]:
@@ -322,6 +329,17 @@ def _medians(values: Sequence[Values]) -> Values:
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         medians: Values = np.nanmedian(values, axis=0)
     return medians
+
+
+def _throttled(before: Values, after: Values, growth: float) -> tuple[int, ...]:
+    """Return the ranks whose device is throttled, and whose clock fell by enough of what the step grew.
+
+    A clock alone is no cause: that of a device which waits falls, too.
+    """
+    clock = measure("clock")
+    fall = 1 - after[:, clock] / before[:, clock]
+    fell = fall >= max(LEAST_GROWTH, PART_OF_GROWTH * growth)
+    return tuple(map(int, np.flatnonzero(fell & (after[:, measure("throttled")] > 0))))
 
 
 def _phase(delta: Values) -> str:

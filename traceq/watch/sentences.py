@@ -11,6 +11,7 @@ from traceq.watch.onsets import (
     SLOW_JOB,
     SLOW_LOADER,
     SLOW_RANK,
+    THROTTLED,
     Onset,
 )
 
@@ -22,6 +23,7 @@ _SENTENCES = {
     LESS_CPU: "{ranks} got less CPU: threads wait longer for a core",
     GROWING_STEPS: "steps grow longer and longer, most in {phase}",
     GROWING_MEMORY: "the memory of {ranks} grows with every step",
+    THROTTLED: "the device of {ranks} is throttled, for power or temperature",
 }
 _MEASURES = {
     "wall": "a step",
@@ -31,6 +33,7 @@ _MEASURES = {
     "gc": "collecting",
     "queued": "waiting for cores",
     "memory": "memory",
+    "clock": "its clock",
 }
 _SINCE = (
     "{kind}: {what}, since step {step:,}: {measure} {before} → {after}, "
@@ -43,6 +46,8 @@ def onset_text(onset: Onset) -> str:
     is_memory = onset.kind == GROWING_MEMORY
     unit, scale = (Unit.BYTES, 1.0) if is_memory else (Unit.NS, 1e9)
     before, after = (format_value(round(value * scale), unit) for value in (onset.before, onset.after))
+    if onset.kind == THROTTLED:
+        before, after = (f"{value * 1e-6:,.0f} MHz" for value in (onset.before, onset.after))
     growth, low, high = (100 * value for value in (onset.growth, onset.low, onset.high))
     return _SINCE.format(
         kind=onset.kind,

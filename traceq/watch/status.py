@@ -17,7 +17,7 @@ from traceq.frozen import frozen
 from traceq.report import Table, column
 from traceq.units import Unit
 from traceq.watch.onsets import KINDS, Onset
-from traceq.watch.step_store import REGULAR, TIMES, last_rows, quantile, read_sketches
+from traceq.watch.step_store import REGULAR, TIMES, last_reading, last_rows, quantile, read_sketches
 from traceq.watch.watch_folder import WatchFolder
 
 _RECENT_S = 60.0
@@ -40,6 +40,8 @@ class RankStatus:
     optimizer_ns: float | None = column("optimizer", Unit.NS)
     gc_ns: float | None = column("collector", Unit.NS)
     memory_bytes: float | None = column("memory", Unit.BYTES)
+    clock_mhz: float | None = column("clock, MHz", Unit.COUNT)
+    throttled: bool | None = column("throttled")
 
 
 @frozen
@@ -69,7 +71,7 @@ def _rank_status(folder: WatchFolder, rank: int, host: str) -> RankStatus:
     rows, sketches = last_rows(folder.steps, rank), read_sketches(folder.steps, rank)
     last_s = float(rows["time"][-1]) if len(rows) else float("nan")
     recent = rows[(rows["time"] > last_s - _RECENT_S) & (rows["flags"] == REGULAR)]
-    memory = rows["memory"][~np.isnan(rows["memory"])]
+    memory_bytes, clock_hz, throttled = (last_reading(rows, name) for name in ("memory", "clock", "throttled"))
     before = sketches["counts"].sum(axis=0, dtype=np.uint32)[TIMES.index("wall")] if len(sketches) else None
     means = {
         f"{name}_ns": 1e9 * float(recent[name].mean()) if len(recent) else None
@@ -83,7 +85,9 @@ def _rank_status(folder: WatchFolder, rank: int, host: str) -> RankStatus:
         step_ns=1e9 * float(np.median(recent["wall"])) if len(recent) else None,
         before_ns=None if before is None else 1e9 * quantile(before, 0.5),
         p99_ns=None if before is None else 1e9 * quantile(before, 0.99),
-        memory_bytes=float(memory[-1]) if len(memory) else None,
+        memory_bytes=None if math.isnan(memory_bytes) else memory_bytes,
+        clock_mhz=None if math.isnan(clock_hz) else round(clock_hz * 1e-6),
+        throttled=None if math.isnan(throttled) else throttled > 0,
         **means,
     )
 

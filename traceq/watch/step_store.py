@@ -32,6 +32,8 @@ STEP = np.dtype(
         *((name, "<f4") for name in TIMES),
         ("queued", "<f4"),  # s a step that all threads waited for cores since the last reading; NaN: not read
         ("memory", "<f4"),  # resident bytes; NaN: not read
+        ("clock", "<f4"),  # Hz of the device; NaN: not read
+        ("throttled", "<f4"),  # 1 if the device has lowered it for power or temperature; NaN: not read
     ]
 )
 EDGES_S = 1e-6 * 1.1 ** np.arange(218)
@@ -181,9 +183,9 @@ def _sketches(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.sketches"
 
 
-MEASURES = ("median", *TIMES, "compute", "queued", "memory")
+MEASURES = ("median", *TIMES, "compute", "queued", "memory", "clock", "throttled")
 """Columns of a block: the median step, then means of its regular steps, s; `compute`: neither loader, nor backward, nor
-collector; `queued`: s that threads waited for cores; bytes of memory. NaN: not read."""
+collector; `queued`: s that threads waited for cores; bytes of memory; Hz, and whether throttled. NaN: not read."""
 _FEWEST = STEPS_PER_BLOCK // 2
 _MOST_PENDING = 1 << 16
 """Rows of a rank that wait for those of another one."""
@@ -251,11 +253,17 @@ def _values(rows: NDArray[np.void]) -> list[float]:
     regular = rows[rows["flags"] == REGULAR]
     means = {name: float(regular[name].mean()) for name in TIMES}
     computed_s = means["wall"] - means["loader"] - means["backward"] - means["gc"]
-    queued, memory = (rows[name][~np.isnan(rows[name])] for name in ("queued", "memory"))
+    queued = rows["queued"][~np.isnan(rows["queued"])]
     return [
         float(np.median(regular["wall"])),
         *means.values(),
         computed_s,
         float(queued.mean()) if len(queued) else np.nan,
-        float(memory[-1]) if len(memory) else np.nan,
+        *(last_reading(rows, name) for name in ("memory", "clock", "throttled")),
     ]
+
+
+def last_reading(rows: Rows, name: str) -> float:
+    """Return what was read last in some steps; NaN where it was in none."""
+    values = rows[name][~np.isnan(rows[name])]
+    return float(values[-1]) if len(values) else float("nan")
