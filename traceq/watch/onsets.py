@@ -47,6 +47,8 @@ _FEWEST_SURE = 3
 """Values after the begin of a rise: of fewer there is no median."""
 _NORMAL_95 = 1.96
 _LEAST_CLIP = 3
+_AT_ONCE = 1024
+"""Series that are judged together: their values fit into the cache of a core."""
 _MAD_TO_SD = 1.4826
 
 
@@ -62,48 +64,54 @@ class Rise:
 
 
 class ChangeDetector:
-    """Detector of a rise, in one of `num_series`; a fall is followed in silence. Memory and time are fixed."""
+    """Detector of a rise in each of `num_series`; a fall is followed in silence. Memory and time are fixed."""
 
-    def __init__(self, num_series: int = 1) -> None:
-        self._values: list[float] = []
+    def __init__(self, num_series: int) -> None:
+        self._values = np.zeros((num_series, BASELINE + MOST_AFTER))  # the newest last
+        self._num = np.zeros(num_series, np.int64)  # how many of them count
         # by the tail of the normal distribution, so that all series together alarm falsely as rarely as one
         self._threshold = (THRESHOLD**2 + 2 * np.log(num_series)) ** 0.5
 
     def scale(self, factor: float) -> None:
         """Multiply the values so far, as what they are parts of is another."""
-        self._values = [value * factor for value in self._values]
+        self._values *= factor
 
-    def add(self, value: float) -> Rise | None:
-        """Add a value; return the rise that is beyond doubt with it, after which the detector begins anew."""
-        self._values.append(value)
-        del self._values[: -BASELINE - MOST_AFTER]
-        num = len(self._values)
-        if num < FEWEST_BEFORE + FEWEST_AFTER:
-            return None
-        values = np.array(self._values)
+    def add(self, values: NDArray[np.float64]) -> dict[int, Rise]:
+        """Add a value to each series; return the rises that are beyond doubt with it, by series, which begin anew."""
+        self._values[:, :-1] = self._values[:, 1:]
+        self._values[:, -1] = values
+        self._num = np.minimum(self._num + 1, self._values.shape[1])
+        rises: dict[int, Rise] = {}
+        for num in np.unique(self._num[self._num >= FEWEST_BEFORE + FEWEST_AFTER]):
+            series = np.flatnonzero(self._num == num)
+            for begin in range(0, len(series), _AT_ONCE):
+                self._judge(series[begin : begin + _AT_ONCE], int(num), rises)
+        return dict(sorted(rises.items()))
+
+    def _judge(self, series: NDArray[np.int64], num: int, rises: dict[int, Rise]) -> None:
+        """Add the rises of series of so many values, and keep what counts of those that rose or fell."""
+        values = self._values[series, -num:]
         num_after = np.arange(FEWEST_AFTER, min(MOST_AFTER, num - FEWEST_BEFORE) + 1)
-        reference = values[: -num_after[-1]]
-        middle, (of_value, of_mean) = float(np.median(reference)), _scale(reference)
-        width = max(CLIP * of_value, _LEAST_CLIP * LEAST_GROWTH)  # a quiet series has to be able to rise
+        reference = values[:, : -num_after[-1]]
+        middle, (of_value, of_mean) = np.median(reference, axis=1, keepdims=True), _scale(reference)
+        width = np.maximum(CLIP * of_value, _LEAST_CLIP * LEAST_GROWTH)  # a quiet series has to be able to rise
         clipped = np.clip(values, middle - width, middle + width)
-        sums = np.concatenate([[0.0], np.cumsum(clipped)])
+        sums = np.pad(np.cumsum(clipped, axis=1), ((0, 0), (1, 0)))
         begin = num - num_after
         num_before = np.minimum(begin, BASELINE)
-        after = (sums[-1] - sums[begin]) / num_after
-        before = (sums[begin] - sums[begin - num_before]) / num_before
+        after = (sums[:, -1:] - sums[:, begin]) / num_after
+        before = (sums[:, begin] - sums[:, begin - num_before]) / num_before
         error = of_mean * np.sqrt(1 / num_after + 1 / num_before)
         growth = after - before
-        fall = (-growth - LEAST_GROWTH) / error
-        if fall.max() > self._threshold:  # judge by what follows it
-            del self._values[: -int(num_after[np.argmax(fall)])]
-            return None
-        score = (growth - LEAST_GROWTH) / error
-        best = int(np.argmax(score))
-        if score[best] <= self._threshold or not self._stays(values, int(num_after[best]), before[best]):
-            return None
-        rise = self._rise(values[begin[best] - num_before[best] :], float(error[best]))
-        del self._values[: -rise.num_after]
-        return rise
+        fall, score = (-growth - LEAST_GROWTH) / error, (growth - LEAST_GROWTH) / error
+        falls = fall.max(axis=1) > self._threshold
+        self._num[series[falls]] = num_after[np.argmax(fall[falls], axis=1)]  # judge by what follows it
+        for row in np.flatnonzero((score.max(axis=1) > self._threshold) & ~falls):
+            best = int(np.argmax(score[row]))
+            if self._stays(values[row], int(num_after[best]), before[row, best]):
+                rise = self._rise(values[row, begin[best] - num_before[best] :], float(error[row, best]))
+                self._num[series[row]] = rise.num_after
+                rises[int(series[row])] = rise
 
     @staticmethod
     def _stays(values: NDArray[np.float64], num_after: int, before: float) -> bool:
@@ -128,21 +136,25 @@ def _explained(values: NDArray[np.float64], shapes: NDArray[Any]) -> NDArray[np.
     return explained
 
 
-def _scale(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the standard deviation of a value, and of a mean times the root of its number of values."""
-    place = np.arange(len(values)) - (len(values) - 1) / 2
-    values = values - place * (place @ values / (place @ place))  # drift is no noise
-    deviation = np.abs(values - np.median(values))
-    of_value = max(_MAD_TO_SD * float(np.median(deviation)), LEAST_SCALE)
-    clipped = np.clip(values, *(np.median(values) + np.array([-1, 1]) * CLIP * of_value))
-    most = max(of_value, float(clipped.std(ddof=1)))
+def _scale(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the standard deviation of a value, and of a mean times the root of its number of values.
+
+    `values`: float64[num_series, N]; of each series one: float64[num_series, 1].
+    """
+    num_values = values.shape[1]
+    place = np.arange(num_values) - (num_values - 1) / 2
+    values = values - place * (values @ place / (place @ place))[:, None]  # drift is no noise
+    middle = np.median(values, axis=1, keepdims=True)
+    of_value = np.maximum(_MAD_TO_SD * np.median(np.abs(values - middle), axis=1, keepdims=True), LEAST_SCALE)
+    clipped = np.clip(values, middle - CLIP * of_value, middle + CLIP * of_value)
+    most = np.maximum(of_value, clipped.std(axis=1, ddof=1, keepdims=True))
     for size in _BATCHES[1:]:
-        num = len(clipped) // size
+        num = num_values // size
         if num < _FEWEST_BATCHES:
             break
-        means = clipped[len(clipped) - num * size :].reshape(num, size).mean(axis=1)
-        most = max(most, float(means.std(ddof=1)) * size**0.5)
-    return of_value, most * (1 + 2 / len(values) ** 0.5)
+        means = clipped[:, num_values - num * size :].reshape(-1, num, size).mean(axis=2)
+        most = np.maximum(most, means.std(axis=1, ddof=1, keepdims=True) * size**0.5)
+    return of_value, most * (1 + 2 / num_values**0.5)
 
 
 SLOW_RANK, SLOW_JOB, SLOW_LOADER = "slow rank", "slow job", "slow loader"
@@ -223,7 +235,7 @@ class _Look:
         self._history: deque[StepBlock] = deque(maxlen=BASELINE + MOST_AFTER)
         self._num_seen = 0
         self._usual_s = 0.0  # a step, of which series are parts
-        self._detectors: list[ChangeDetector] = []
+        self._detector = ChangeDetector(1)
         self._since = 0  # the step of the last onset
         self._memory: deque[Values] = deque(maxlen=MEMORY_VALUES)
         self._said_bytes: Values = np.zeros(1)  # memory of each rank at its last onset
@@ -241,24 +253,20 @@ class _Look:
         """Let the median step of the last blocks be what series are parts of."""
         steps = [block.values[:, measure("median")].max() for block in self._history]
         before_s, self._usual_s = self._usual_s, float(np.median(steps[-num:]))
-        for detector in self._detectors:
-            detector.scale(before_s / self._usual_s)
+        self._detector.scale(before_s / self._usual_s)
 
     def add(self, block: StepBlock) -> Onset | None:
         self._history.append(block)
         self._num_seen += 1
-        series = [(name, ranks) for name in _OF_JOB for ranks in [slice(None)]]
-        series += [(name, slice(rank, rank + 1)) for name in _OF_RANKS for rank in range(len(block.values))]
+        of_job = [block.values[:, measure(name)].max() for name in _OF_JOB]
+        series = np.concatenate([of_job, *(block.values[:, measure(name)] for name in _OF_RANKS)])
         if not self._usual_s:
             self._usual_s = float(block.values[:, measure("median")].max())
-            self._detectors = [ChangeDetector(len(series)) for _ in series]
+            self._detector = ChangeDetector(len(series))
         elif self._num_seen == FEWEST_BEFORE:
             self._measure_by(FEWEST_BEFORE)
-        onset = None
-        for (name, ranks), detector in zip(series, self._detectors, strict=True):
-            rise = detector.add(float(block.values[ranks, measure(name)].max()) / self._usual_s)
-            if rise is not None and onset is None:
-                onset = self._slower(rise)
+        rises = self._detector.add(series / self._usual_s)
+        onset = self._slower(next(iter(rises.values()))) if rises else None
         return onset or self._memory_growth(block)
 
     def _slower(self, rise: Rise) -> Onset:
