@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import torchrun
+from launching import free_port, start_process, torchrun, wait_for_all
 from paths import ROOT, TESTS
 from patience import patient
 
 pytest.importorskip("torch", reason="recording needs torch")
 
+from traceq.watch.onsets import SLOW_RANK
 from traceq.watch.run_watch import capture_now
 from traceq.watch.status import read_status
 from traceq.watch.step_store import CAPTURED, REGULAR, RowReader
@@ -111,3 +112,23 @@ def test_an_onset_is_said_with_its_rank_and_kind_and_traced(tmp_path: Path) -> N
     assert 1450 < onset.step < onset.seen_at < 1900
     if onset.capture:
         assert "watched_job.py:" in traceq("diff", str(run / HEALTHY), str(run / onset.capture))
+
+
+@pytest.mark.slow
+def test_launchers_of_two_nodes_join_their_steps_through_the_store_of_the_job(tmp_path: Path) -> None:
+    port = free_port()
+    processes = []
+    for node in (0, 1):
+        words = torchrun(1, str(JOB), "2000", "1000", "rank", node=node, num_nodes=2, port=port)
+        variables = {"TRACEQ_TEST_HOST": f"n{node}", "OMP_NUM_THREADS": "1", "SLEEPS": "1", "MORE_S": "0.02"}
+        processes.append(start_process([*TRACEQ, "watch", "--out", "run", "--", *words], tmp_path, variables))
+    done = wait_for_all(processes)
+    assert [code for code, _, _ in done] == [0, 0], done
+    assert not any("no steps of" in stderr or "no more onsets" in stderr for _, _, stderr in done), done
+    (run,) = (path for path in tmp_path.iterdir() if WatchFolder(path).is_watched)
+    hosts = WatchFolder(run).read_job().hosts
+    onset = next(each for each in WatchFolder(run).read_onsets() if each.kind == SLOW_RANK)
+    assert onset.ranks == (1,), hosts
+    assert 950 < onset.step < onset.seen_at < 1500
+    assert sum("slow rank" in stderr for _, _, stderr in done) == 1
+    assert [rank.host for rank in read_status(run).ranks] == list(hosts)

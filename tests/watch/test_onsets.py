@@ -16,9 +16,10 @@ from traceq.watch.onsets import (
     SLOW_LOADER,
     SLOW_RANK,
     THROTTLED,
+    OnsetDetector,
 )
 from traceq.watch.sentences import onset_text
-from traceq.watch.step_store import CAPTURED
+from traceq.watch.step_store import CAPTURED, StepBlocks
 
 LATER = since(ONSET, 0.9 * MS)
 COMPUTES = {"forward": LATER, "cpu": LATER}
@@ -109,6 +110,17 @@ def test_a_leak_is_said_once_until_memory_has_doubled() -> None:
 )
 def test_what_is_no_onset_is_not_said(columns: dict[str, ArrayLike]) -> None:
     assert onsets_of(made_ranks({}, columns)) == []
+
+
+@pytest.mark.parametrize("more", [{}, COMPUTES])
+def test_a_rank_of_which_nothing_comes_is_as_usual(more: dict[str, ArrayLike]) -> None:
+    blocks = StepBlocks(3).add(made_ranks(more, {}, {"loader": 2 * MS, "forward": -2 * MS}))
+    detector, onsets = OnsetDetector(), []
+    for number, block in enumerate(blocks):
+        if 45 <= number < 75:
+            block.values[2] = np.nan
+        onsets += filter(None, [detector.add(block)])
+    assert [(onset.kind, onset.ranks) for onset in onsets] == ([(SLOW_RANK, (0,))] if more else [])
 
 
 def test_irregular_and_traced_steps_count_for_nothing() -> None:

@@ -10,6 +10,7 @@ import pytest
 from made_steps import MS, ONSET, complete, made_ranks, since, watched_run
 
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
+from traceq.watch.block_tree import Store
 from traceq.watch.limits import CAPTURES_A_DAY, CAPTURES_OF_A_KIND
 from traceq.watch.onsets import KINDS, SLOW_JOB, SLOW_RANK, Onset
 from traceq.watch.run_watch import Captures, RunWatch, capture_now
@@ -20,10 +21,15 @@ from traceq.watch.watch_folder import HEALTHY, WatchFolder
 SLOWER = since(ONSET, 0.9 * MS)
 
 
+def no_store(address: str) -> Store:
+    """One launcher needs none."""
+    raise AssertionError(address)
+
+
 def test_an_onset_is_said_kept_and_traced_behind_the_healthy_steps(tmp_path: Path) -> None:
     ranks = made_ranks({}, {"forward": SLOWER, "cpu": SLOWER})
     folder = watched_run(tmp_path / "run", [rows[:ONSET] for rows in ranks])
-    watch = RunWatch(folder)
+    watch = RunWatch(folder, no_store)
     assert watch.read() == []
     assert (folder.read_capture().name, folder.read_capture().first_step) == (HEALTHY, ONSET - 1 + 333)
     complete(folder, HEALTHY)
@@ -44,7 +50,7 @@ def test_an_onset_is_said_kept_and_traced_behind_the_healthy_steps(tmp_path: Pat
 def test_a_fault_of_the_watch_is_one_line(tmp_path: Path) -> None:
     folder = watched_run(tmp_path / "run", made_ranks({}))
     (folder.path / "watch.json").write_text("{")
-    watch = RunWatch(folder)
+    watch = RunWatch(folder, no_store)
     (line,) = watch.read()
     assert line.startswith("traceq: no more onsets are looked for: UnreadableInput")
     assert watch.read() == []

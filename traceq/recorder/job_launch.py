@@ -6,15 +6,18 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
-from traceq.errors import UsageFault
+from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
 from traceq.recorder.failures.rank_errors import raised_line
@@ -44,11 +47,13 @@ from traceq.recorder.spec.prepare import (
 )
 from traceq.recorder.toggles.toggle import check_toggles
 from traceq.runs.run_folder import RunFolder
+from traceq.watch.block_tree import Store
 from traceq.watch.dynolog import USE_DAEMON, DynologWatch
 from traceq.watch.run_watch import RunWatch
 from traceq.watch.status import serve_metrics
 from traceq.watch.watch_folder import WatchFolder
 
+_STORE_WITHIN_S = 10.0
 REMOVED = "the run folder was removed while the job ran"
 INTERRUPTED = {130: KeyboardInterrupt(), 143: SystemExit(143)}
 """What ends a launcher of several jobs, by the exit code of one that was ended by SIGINT or SIGTERM."""
@@ -137,7 +142,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     job_arms(toggles)
     options.check()
     out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
-    folder, steps = RunFolder(out), RunWatch(WatchFolder(out))
+    folder, steps = RunFolder(out), RunWatch(WatchFolder(out), open_store)
     injection = Injection.of_run(out)
     asks_daemon = options.is_watched and USE_DAEMON in os.environ
     daemon = DynologWatch(lambda: WatchFolder(Path(injection.noted(Note.ELSEWHERE) or out))) if asks_daemon else None
@@ -175,6 +180,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     finally:
         if daemon is not None:
             daemon.close()
+        steps.close()
         shutil.rmtree(injection.folder, ignore_errors=True)
         (out / ".claim").unlink(missing_ok=True)
         is_run = folder.manifest_path.exists() or WatchFolder(out).is_watched
@@ -183,6 +189,20 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
             if options.out is None:
                 with suppress(OSError):  # it holds other runs
                     out.parent.rmdir()
+
+
+def open_store(address: str) -> Store:
+    """Return what launchers exchange in the store where the job's ranks meet. Raises what torch does, and OSError."""
+    host, _, port = address.rpartition(":")
+    if not port:
+        raise TraceqError("the ranks meet in no TCPStore")
+    socket.create_connection((host, int(port)), _STORE_WITHIN_S).close()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # else it prints frames of C++ once the store is gone
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    timeout = timedelta(seconds=_STORE_WITHIN_S)
+    store = TCPStore(host, int(port), None, False, timeout, wait_for_workers=False)
+    return cast(Store, PrefixStore("traceq/watch", store))
 
 
 def _hint(name: str) -> str:

@@ -26,6 +26,7 @@ from traceq.recorder.jobs.injection import JobArm, JobRequest
 from traceq.recorder.jobs.job_facts import found_text, job_facts, world_on_devices
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.progress_counters import ProgressCounters, append_message
+from traceq.recorder.process.world import World, store_address
 from traceq.recorder.rank.rank_state import LoopControl, Rank
 from traceq.recorder.rank_recording import recorded_steps
 from traceq.recorder.spec.phases import Phases
@@ -34,7 +35,7 @@ from traceq.recorder.timing.stopwatch import GcPauses
 from traceq.recorder.toggles.toggle import Job
 from traceq.watch.limits import EVERY_S, TIMED_STEPS
 from traceq.watch.step_store import CAPTURED, REGULAR, STEP, RowWriter
-from traceq.watch.watch_folder import FORMAT, CaptureRequest, WatchedJob, WatchFolder
+from traceq.watch.watch_folder import FORMAT, CaptureRequest, WatchedJob, WatchFolder, WatchNode
 
 _STEPS_PER_READING = 16
 _READ_NS = 10**8
@@ -51,10 +52,11 @@ def start_watching(request: JobRequest, job: Job, tracker: StepTracker) -> Watch
     Raises TraceqError on every rank if ranks do not come, or do not share the folder.
     """
     assert tracker.pattern is not None
-    world = world_on_devices(job)
+    launcher, world = request.out, world_on_devices(job)
     request = common_request(request, world)
     if world.size == 1 and not claims(Path(request.out)):
         return None
+    _note_node(launcher, request.out, world)
     hosts, pids = zip(*world.gather((socket.gethostname(), os.getpid())), strict=True)
     is_regular = all(world.gather(tracker.pattern.is_regular))
     plan = replace(plan_of_job(request, (JobArm(_ARM, ()),), world), is_regular=is_regular)
@@ -66,6 +68,17 @@ def start_watching(request: JobRequest, job: Job, tracker: StepTracker) -> Watch
         WatchFolder(Path(request.out)).write_job(watched)
     tracker.say = rank.say
     return WatchedSteps(rank, tracker)
+
+
+def _note_node(launcher: str, run: str, world: World) -> None:
+    """Tell this node's launcher, of several, which ranks it has; before it can know that the run is watched."""
+    launchers = world.gather(launcher)
+    ranks = tuple(rank for rank, out in enumerate(launchers) if out == launcher)
+    nodes = sorted(set(launchers))  # the run is in the folder of the first
+    if len(nodes) > 1 and world.rank == ranks[0]:
+        WatchFolder(Path(launcher)).write_node(
+            WatchNode(nodes.index(launcher), len(nodes), ranks, run, store_address())
+        )
 
 
 class WatchedSteps:

@@ -33,6 +33,15 @@ SKETCH_S = 60.0
 EVERY_S = 1.0
 """Time after which ranks write their steps and look for a request, and the launcher reads what they wrote, s."""
 
+# launchers of several nodes
+
+FAN_IN = 32
+"""Children of a launcher: 1,057 nodes are two levels below the first one, 33,825 three."""
+LATE_S = 10.0
+"""Time, s, after which a child that sends nothing is waited for no longer: each sends four times as often."""
+FIRST_WITHIN_S = 60.0
+"""Time, s, within which a child opens the store: it imports torch, from a disk that all may read at once."""
+
 # what is traced
 
 TIMED_STEPS = 16

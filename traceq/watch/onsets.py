@@ -166,7 +166,7 @@ _OF_DEVICES = (SLOW_RANK, SLOW_JOB, GROWING_STEPS)
 _OF_JOB, _OF_RANKS = ("median", "loader", "gc"), ("compute", "cpu")
 _CAUSES = (("gc", COLLECTOR), ("loader", SLOW_LOADER), ("cpu", SLOW_RANK), ("queued", LESS_CPU), ("compute", SLOW_RANK))
 """Measures in which a step may have grown, the surest first, with its kind."""
-Values = NDArray[np.float64]
+Values = NDArray[np.float32]
 
 
 class Onset(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +205,7 @@ class OnsetDetector:
     def add(self, block: StepBlock) -> Onset | None:
         """Add a block; return the onset that is beyond doubt with it."""
         fine, coarse = self._looks
+        block = fine.with_usual(block)
         onset, is_coarse = fine.add(block), False
         self._coarse.append(block)
         if len(self._coarse) == COARSE:
@@ -238,7 +239,7 @@ class _Look:
         self._detector = ChangeDetector(1)
         self._since = 0  # the step of the last onset
         self._memory: deque[Values] = deque(maxlen=MEMORY_VALUES)
-        self._said_bytes: Values = np.zeros(1)  # memory of each rank at its last onset
+        self._said_bytes: Values = np.zeros(1, np.float32)  # memory of each rank at its last onset
 
     def note(self, onset: Onset) -> None:
         """Judge by what follows an onset, and measure series by a step as it is now."""
@@ -255,11 +256,20 @@ class _Look:
         before_s, self._usual_s = self._usual_s, float(np.median(steps[-num:]))
         self._detector.scale(before_s / self._usual_s)
 
+    def with_usual(self, block: StepBlock) -> StepBlock:
+        """Return a block in which ranks of which nothing came are as they usually were: neither rise nor fall."""
+        absent = np.isnan(block.values[:, measure("median")])
+        if not absent.any():
+            return block
+        values = block.values.copy()
+        values[absent] = _medians([each.values[absent] for each in self._history])
+        return StepBlock(block.first_step, block.time, values)
+
     def add(self, block: StepBlock) -> Onset | None:
         self._history.append(block)
         self._num_seen += 1
         of_job = [block.values[:, measure(name)].max() for name in _OF_JOB]
-        series = np.concatenate([of_job, *(block.values[:, measure(name)] for name in _OF_RANKS)])
+        series = np.concatenate([of_job, *(block.values[:, measure(name)] for name in _OF_RANKS)], dtype=np.float64)
         if not self._usual_s:
             self._usual_s = float(block.values[:, measure("median")].max())
             self._detector = ChangeDetector(len(series))

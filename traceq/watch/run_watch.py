@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import msgspec
 import numpy as np
 
 from traceq.errors import TraceqError
+from traceq.watch.block_tree import BlockTree, RankRows, Store
 from traceq.watch.limits import (
     CAPTURES_A_DAY,
     CAPTURES_OF_A_KIND,
@@ -31,7 +33,7 @@ from traceq.watch.limits import (
 )
 from traceq.watch.onsets import Onset, OnsetDetector
 from traceq.watch.sentences import onset_text
-from traceq.watch.step_store import RowReader, Sketches, StepBlock, StepBlocks, last_rows
+from traceq.watch.step_store import Sketches, StepBlock, last_rows
 from traceq.watch.watch_folder import HEALTHY, CaptureRequest, WatchFolder
 
 _RECENT, _POLL_S = 100, 0.2
@@ -159,13 +161,16 @@ class Captures:
 
 
 class RunWatch:
-    """Watch of a run whose ranks begin to write at some time."""
+    """Watch of a run whose ranks begin to write at some time; of several launchers each reads those of its node.
 
-    def __init__(self, folder: WatchFolder) -> None:
-        self._folder = folder
-        self._readers: list[RowReader] = []
+    `open_store` returns the store of the job's ranks, by its address.
+    """
+
+    def __init__(self, folder: WatchFolder, open_store: Callable[[str], Store]) -> None:
+        self._folder, self._open_store = folder, open_store
+        self._rows: RankRows | None = None
         self._sketches: list[Sketches] = []
-        self._blocks = StepBlocks(0)
+        self._tree: BlockTree | None = None
         self._detector = OnsetDetector()
         self._captures = Captures(folder)
         self._num_blocks = 0
@@ -190,20 +195,36 @@ class RunWatch:
             self._is_over = True
             return [f"traceq: no more onsets are looked for: {type(error).__name__}: {error}"]
 
+    def close(self) -> None:
+        """Use the job's store no longer."""
+        if self._tree is not None:
+            self._tree.close()
+
+    def _begin(self) -> RankRows | None:
+        """Return the rows that this launcher reads; None until the steps of the job are known."""
+        node = self._folder.read_node()
+        run = self._folder if node is None else WatchFolder(Path(node.run))
+        if not run.is_watched:
+            return None
+        ranks = range(len(run.read_job().hosts)) if node is None else node.ranks
+        self._sketches = [Sketches(run.steps, rank) for rank in ranks]
+        if node is not None:
+            self._tree = BlockTree(node, self._open_store)
+        return RankRows(run.steps, ranks)
+
     def _read(self) -> list[str]:
-        if not self._readers:
-            if not self._folder.is_watched:
-                return []
-            ranks = range(len(self._folder.read_job().hosts))
-            self._readers = [RowReader(self._folder.steps, rank) for rank in ranks]
-            self._sketches = [Sketches(self._folder.steps, rank) for rank in ranks]
-            self._blocks = StepBlocks(len(ranks))
-        rows = [reader.take() for reader in self._readers]
+        self._rows = self._rows or self._begin()
+        if self._rows is None:
+            return []
+        rows, blocks = self._rows.read()
         for sketches, of_rank in zip(self._sketches, rows, strict=True):
             if len(of_rank):
                 sketches.add(of_rank)
-        blocks = self._blocks.add(rows)
-        lines = [line for block in blocks if (line := self._onset_line(block))]
+        lines = []
+        if self._tree is not None:
+            blocks = self._tree.exchange(self._rows.message(blocks))
+            lines += self._tree.take_lines()
+        lines += [line for block in blocks if (line := self._onset_line(block))]
         self._num_blocks += len(blocks)
         new = np.concatenate(rows)
         if len(new) and self._num_blocks >= FEWEST_BEFORE:

@@ -88,11 +88,12 @@ class RowWriter:
 
 
 class RowReader:
-    """Reads the rows of one rank as they are appended."""
+    """Reads the rows of one rank as they are appended; `only_last`: those in its last file so far, and later ones."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
+    def __init__(self, folder: Path, rank: int, *, only_last: bool = False) -> None:
         self._folder, self._rank = folder, rank
-        self._path, self._read = Path(), 0
+        files = _files(folder, rank) if only_last else []
+        self._path, self._read = files[-1] if files else Path(), 0
 
     def take(self) -> Rows:
         """Return the whole rows since the last call, oldest first."""
@@ -189,7 +190,7 @@ collector; `queued`: s that threads waited for cores; bytes of memory; Hz, and w
 _FEWEST = STEPS_PER_BLOCK // 2
 _MOST_PENDING = 1 << 16
 """Rows of a rank that wait for those of another one."""
-Values = NDArray[np.float64]
+Values = NDArray[np.float32]
 
 
 def measure(name: str) -> int:
@@ -199,7 +200,7 @@ def measure(name: str) -> int:
 
 @frozen
 class StepBlock:
-    """Values of a block, float64[num_ranks, len(MEASURES)], and where it began."""
+    """Values of a block, float32[num_ranks, len(MEASURES)], and where it began; NaN: a rank of which nothing came."""
 
     first_step: int
     time: float
@@ -215,6 +216,11 @@ class StepBlocks:
     def _begin(self, num_ranks: int) -> None:
         self._pending = [np.empty(0, STEP) for _ in range(num_ranks)]
         self._next = 0
+
+    @property
+    def ended(self) -> int:
+        """Step until which all blocks were returned."""
+        return self._next
 
     def add(self, rows_of_ranks: list[NDArray[np.void]]) -> list[StepBlock]:
         """Add the new rows of each rank, in the order of ranks; return the blocks that have ended with them."""
@@ -246,7 +252,8 @@ class StepBlocks:
             if np.count_nonzero(part["flags"] == REGULAR) < _FEWEST:
                 return None
             parts.append(part)
-        return StepBlock(self._next, float(parts[0]["time"][0]), np.array([_values(part) for part in parts]))
+        values = np.array([_values(part) for part in parts], np.float32)
+        return StepBlock(self._next, float(parts[0]["time"][0]), values)
 
 
 def _values(rows: NDArray[np.void]) -> list[float]:

@@ -1,7 +1,7 @@
 """Layout of a watched run on disk, and what is agreed through it.
 
-Format 1 (2026): watch.json, steps/rank<r>.<n>.rows, steps/rank<r>.sketches, onsets.jsonl, capture.json; the folders
-healthy, onset-<n> and capture-<n> are runs of a few traced steps.
+Format 1 (2026): watch.json, node.json of several launchers, steps/rank<r>.<n>.rows, steps/rank<r>.sketches,
+onsets.jsonl, capture.json; the folders healthy, onset-<n> and capture-<n> are runs of a few traced steps.
 """
 
 from __future__ import annotations
@@ -33,6 +33,16 @@ class WatchedJob(msgspec.Struct, frozen=True):
     pids: tuple[int, ...] = ()
 
 
+class WatchNode(msgspec.Struct, frozen=True):
+    """A launcher of several, for `ranks` of the job in the folder `run`; `store`: where its ranks meet, host:port."""
+
+    number: int
+    num_nodes: int
+    ranks: tuple[int, ...]
+    run: str
+    store: str
+
+
 class CaptureRequest(msgspec.Struct, frozen=True):
     """Steps that all ranks are to trace: those from `first_step` on, into the folder `name` of the run."""
 
@@ -61,6 +71,10 @@ class WatchFolder:
     @property
     def _job_path(self) -> Path:
         return self.path / "watch.json"
+
+    @property
+    def _node_path(self) -> Path:
+        return self.path / "node.json"
 
     @property
     def _onsets_path(self) -> Path:
@@ -96,6 +110,17 @@ class WatchFolder:
         if job.version > FORMAT:
             raise UnreadableInput(str(self._job_path), f"format {job.version}", f"at most {FORMAT}: a newer one")
         return job
+
+    def write_node(self, node: WatchNode) -> None:
+        """Write which ranks the launcher of this folder has, of a job with several launchers."""
+        with atomic_write(self._node_path) as part:
+            part.write_bytes(msgspec.json.encode(node))
+
+    def read_node(self) -> WatchNode | None:
+        """Return which ranks the launcher of this folder has; None if all."""
+        if not self._node_path.is_file():
+            return None
+        return self._read(self._node_path, WatchNode, "a launcher of several")
 
     def write_capture(self, request: CaptureRequest) -> None:
         """Ask all ranks for traced steps."""

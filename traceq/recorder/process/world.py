@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from traceq.errors import PeerLeft, RecordingFailed, TraceqError
@@ -169,6 +169,14 @@ def world_of_job(device: torch.device) -> World:
         raise RecordingFailed(reason)
     world = World(rank, int(os.environ.get("LOCAL_RANK", rank)), size, device, exchange=exchange)
     return replace(world, peers=tuple(world.gather(_this_peer())))
+
+
+def store_address() -> str:
+    """Return host and port of the store where the job's ranks meet; "" if that is no server."""
+    store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return f"{store.host}:{store.port}" if isinstance(store, TCPStore) else ""
 
 
 def leave_world() -> None:
