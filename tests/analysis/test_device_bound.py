@@ -17,7 +17,7 @@ SGEMM, TF32 = "ampere_sgemm_128x64_tn", "cutlass_80_tensorop_s1688gemm_128x128_1
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int)"
 
 
-def claims(*kernels: tuple[str, str, int], device: str = "") -> list[Claim]:
+def claims(*kernels: tuple[str, str, int], device: str = "", compute_major: int = 0) -> list[Claim]:
     """Those of a step of 1,000 us in which kernels (name, op, us) run one after the other from 20 us."""
     rows: list[Event] = [step(0, 1000)]
     start = 20
@@ -25,7 +25,8 @@ def claims(*kernels: tuple[str, str, int], device: str = "") -> list[Claim]:
         rows += [op(around, 2 * number, 2), launch(2 * number, 1, number), kernel(name, start, us, number)]
         start += us
     rows.append(call("cudaDeviceSynchronize", 100, start - 95))
-    properties = {"deviceProperties": [{"id": 0, "name": device}]} if device else {}
+    of_device = {"id": 0, "name": device, "computeMajor": compute_major}
+    properties = {"deviceProperties": [of_device]} if device else {}
     return list(analyze(Run("", (build(*rows, **properties),)), "partition").findings)
 
 
@@ -92,11 +93,31 @@ def test_products_without_tensor_cores_are_told_by_their_names(name: str, is_flo
     assert measures.get("float32_pct") == (30 if is_float32 else None)
 
 
-@pytest.mark.parametrize(("device", "is_known"), [("Tesla T4", True), ("NVIDIA GeForce RTX 3060", False)])
-def test_tensor_cores_are_a_remedy_where_the_device_is_known_to_have_them(device: str, is_known: bool) -> None:
+@pytest.mark.parametrize(
+    ("device", "compute_major", "measure"),
+    [
+        ("Tesla T4", 7, "float32_without_tf32_pct"),
+        ("NVIDIA A100-SXM4-80GB", 0, "float32_pct"),
+        ("NVIDIA GeForce RTX 4090", 8, "float32_without_tf32_pct"),  # its TF32 is no faster than float32
+        ("NVIDIA GeForce RTX 3060", 8, "float32_pct"),
+        ("NVIDIA GeForce RTX 3060", 0, ""),
+        ("NVIDIA GeForce GTX 1660", 7, ""),
+    ],
+)
+def test_tensor_cores_are_a_remedy_where_the_device_is_known_to_have_them(
+    device: str, compute_major: int, measure: str
+) -> None:
     """The kernel runs on any device."""
-    measures = of_kernels(("maxwell_scudnn_winograd", "aten::convolution", 900), device=device)
-    assert measures.get("float32_pct") == (90 if is_known else None)
+    (claim,) = claims(("maxwell_scudnn_winograd", "x", 900), device=device, compute_major=compute_major)
+    assert {name for name in claim.measures if name.startswith("float32")} == ({measure} - {""})
+    assert not measure or claim.measures[measure] == 90
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "measure"), [("ampere_x", "float32_pct"), ("volta_x", "float32_without_tf32_pct")]
+)
+def test_kernels_of_a_device_tell_whether_it_has_tf32(kernel_name: str, measure: str) -> None:
+    assert of_kernels(("volta_sgemm_128x64_tn", "x", 300), (kernel_name, "y", 600))[measure] == 30
 
 
 def test_elementwise_kernels_are_told_from_a_quarter_of_the_compute_time() -> None:

@@ -295,6 +295,15 @@ def test_a_device_without_a_name_is_told_by_its_units_and_memory(units: int, siz
     assert build(*rows, deviceProperties=[properties]).device == device
 
 
+@pytest.mark.parametrize(("launches", "major"), [("cudaLaunchKernel", 8), ("hipLaunchKernel", 0)])
+def test_the_compute_capability_is_that_of_cuda(launches: str, major: int) -> None:
+    """AMD's devices have numbers of the same name: 9 of an MI100, without TF32."""
+    rows = call(launches, 0, 1, 1), row("kernel", "k", 2, 1, correlation=1)
+    assert build(*rows, deviceProperties=[{"name": "a device", "computeMajor": 8}]).compute_major == major
+    assert build(*rows, deviceProperties=[{"name": "a device", "computeMajor": "?"}, 3]).compute_major == 0
+    assert build(*rows, deviceProperties=[3]).compute_major == 0
+
+
 @pytest.mark.parametrize("size", [1, 64, 1 << 17])
 def test_a_nested_key_is_not_mistaken_for_the_list_of_events(window: Any, size: int) -> None:
     window(size)

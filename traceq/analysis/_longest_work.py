@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from operator import itemgetter
 from typing import Literal
@@ -262,8 +262,9 @@ _OF_ONE_PLACE, _LONGEST_NAME = 0.9, 50
 """Part of a kernel's time from which it is one op's, or an op's one line's; the most characters of a name."""
 
 _FLOAT32, _ELEMENTWISE, _SLOW_CONVOLUTION = "float32_pct", "elementwise_pct", "slow_convolution_pct"
+_FLOAT32_ONLY = "float32_without_tf32_pct"
 _IN_PYTHON = "autograd_function_pct"
-_KINDS = (_FLOAT32, _ELEMENTWISE, _IN_PYTHON, _SLOW_CONVOLUTION)
+_KINDS = (_FLOAT32, _FLOAT32_ONLY, _ELEMENTWISE, _IN_PYTHON, _SLOW_CONVOLUTION)
 """Kinds of kernels and ops, by the measure of their share."""
 _PATTERNS = {
     _ELEMENTWISE: re.compile(r"elementwise_kernel"),
@@ -279,7 +280,10 @@ _AUTOGRAD_FUNCTION = re.compile(r"(?!CompiledFunction)[A-Z]\w*[A-Za-z]")
 `Backward`; those of torch's own have a number behind it."""
 _NODE_END = re.compile(r"Backward\d*$")
 _HAS_TENSOR_CORES = re.compile(r"(volta|turing|ampere|sm[789]\d|sm1\d\d|cutlass_[789]\d)_")
-"""Kernels for devices that have Tensor Cores."""
+_HAS_TF32 = re.compile(r"(ampere|sm[89]\d|sm1\d\d|cutlass_[89]\d)_")
+"""Kernels for devices that have Tensor Cores, and for those whose have TF32."""
+_FIRST_WITH_TF32 = 8
+"""Major compute capability from which each device has it."""
 
 
 @frozen
@@ -322,13 +326,13 @@ def _kernel_times(trace: Trace) -> WorkTimes:
     owner = done.owner[chosen]
     groups = group([names[device_work(trace).rows[owner]], op[owner], does.label[owner]])
     num_steps, strings = int(steps(trace).counted.sum()), [*trace.events.strings, ""]
-    said_of = {_FLOAT32: _has_tensor_cores(trace.device, {strings[name] for name, *_ in groups.keys.tolist()})}
-    said_of[_ELEMENTWISE] = not runs_compiled(trace)
+    said_of = {_FLOAT32: _float32_kind(trace, {strings[name] for name, *_ in groups.keys.tolist()})}
+    said_of[_ELEMENTWISE] = "" if runs_compiled(trace) else _ELEMENTWISE
     times: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     for (name, of_op, label), ns in zip(groups.keys.tolist(), groups.sum(done.ns[chosen]), strict=True):
         kind = _kind(strings[name])
         place = f" of {strings[of_op]}" if strings[of_op] else ""
-        key = does.names[label], place, kind if said_of.get(kind, True) else ""
+        key = does.names[label], place, said_of.get(kind, kind)
         times[key] += ns / num_steps
     return dict(times)
 
@@ -394,12 +398,21 @@ def _kind(name: str) -> str:
     return next((kind for kind, pattern in _PATTERNS.items() if pattern.search(name)), "")
 
 
-def _has_tensor_cores(device: str, kernels: Iterable[str]) -> bool:
-    """Return whether a device is known to have Tensor Cores, by its peaks or by kernels that are for such devices."""
-    peaks = peaks_of(device)
+def _float32_kind(trace: Trace, kernels: Set[str]) -> str:
+    """Return the kind of products in float32 by what the device has for them; "" where that may be no Tensor Cores.
+
+    Known peaks decide, as some devices multiply in TF32 no faster; else its compute capability, or kernels for it.
+    """
+    peaks = peaks_of(trace.device)
     if peaks is not None:
-        return peaks.rate("float16") > peaks.rate("float32")
-    return any(_HAS_TENSOR_CORES.search(name) for name in kernels)
+        has_tensor_cores = peaks.rate("float16") > peaks.rate("float32")
+        has_tf32 = peaks.rate("tf32") > peaks.rate("float32")
+    else:
+        has_tf32 = trace.compute_major >= _FIRST_WITH_TF32 or any(_HAS_TF32.search(name) for name in kernels)
+        has_tensor_cores = has_tf32 or any(_HAS_TENSOR_CORES.search(name) for name in kernels)
+    if not has_tensor_cores:
+        return ""
+    return _FLOAT32 if has_tf32 else _FLOAT32_ONLY
 
 
 def longest_work(ranks: Sequence[WorkTimes]) -> tuple[LongWork, ...]:

@@ -107,6 +107,7 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         caveats=(*caveats, *of_format),
         host=capped(_host(metadata, path, events)),
         group_size=_group_size(world),
+        compute_major=_compute_major(metadata, events),
     )
 
 
@@ -191,6 +192,15 @@ def _device(metadata: Mapping[str, msgspec.Raw], events: Events, processes: Sequ
     cats = {events.strings[int(i)].lower() for i in sorted_unique(events.cat[device_rows])}
     calls = {events.strings[int(i)] for i in sorted_unique(events.name[events.rows(Category.RUNTIME)])}
     return device_of([*sorted(cats), *sorted(calls)]) or "accelerator"
+
+
+def _compute_major(metadata: Mapping[str, msgspec.Raw], events: Events) -> int:
+    """Return the major compute capability of the first device; 0 if unknown, or of AMD's, whose numbers are others."""
+    calls = {events.strings[int(i)] for i in sorted_unique(events.name[events.rows(Category.RUNTIME)])}
+    devices = _decoded(metadata, "deviceProperties", list)
+    if not devices or not isinstance(devices[0], dict) or device_of(sorted(calls)) != "cuda":
+        return 0
+    return max(to_int(devices[0].get("computeMajor")), 0)
 
 
 def _versions(metadata: Mapping[str, msgspec.Raw], world: dict[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -306,6 +306,7 @@ class Trace:
     `host`: the machine, "" if unknown. `group_size`: ranks of the process groups, -1 if unknown or not all the same.
     `captured`: what another window captured, for replays of it. `left_out`: names of steps that do not count.
     `num_counters`: samples of counters, which are not read. `process_names`: (process, its name or a label).
+    `compute_major`: the first number of the compute capability of a device of CUDA, 0 if unknown, and of any other.
     """
 
     path: str
@@ -333,6 +334,7 @@ class Trace:
     captured: CapturedGraphs | None = None
     left_out: frozenset[str] = frozenset()
     process_names: tuple[tuple[str, str], ...] = ()
+    compute_major: int = 0
 
     def __repr__(self) -> str:
         device = f", {self.device}" if self.device else ""
