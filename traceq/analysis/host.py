@@ -48,13 +48,12 @@ class HostRow:
 
 @frozen
 class _Sum:
-    """Rows of one phase and name over all ranks; `share` in percent of all self time."""
+    """Rows of one phase and name over all ranks; without a share, as claims have that of a step."""
 
     phase: str = column("phase")
     name: str = column("op or call")
     num: int = column("num", Unit.COUNT)
     self_ns: int = column("self time", Unit.NS)
-    share: float = column("of all", Unit.PERCENT)
 
 
 @frozen
@@ -121,7 +120,6 @@ def _anomaly_detection(trace: Trace) -> Claim | None:
 def _view(job: Job, rows: Sequence[HostRow]) -> Table:
     """Return the longest self times, summed over ranks."""
     longest = largest_sums(rows, lambda row: (row.phase, row.name), lambda row: (row.num, row.self_ns))
-    all_ns = sum(self_ns for _, (_, self_ns) in longest) or 1
-    shown = [_Sum(*identity, num, ns, 100 * ns / all_ns) for identity, (num, ns) in longest[:_TOP]]
+    shown = [_Sum(*identity, num, ns) for identity, (num, ns) in longest[:_TOP]]
     title = sentences.HOST.format(of=over_ranks(job))
     return Table.of("host", title, _Sum, shown, note=more_rows(len(longest) - _TOP))

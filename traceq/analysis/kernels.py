@@ -48,13 +48,12 @@ class KernelRow:
 
 @frozen
 class _Sum:
-    """Variants of one kernel in one phase, over all ranks; `share` in percent of all kernel time."""
+    """Variants of one kernel in one phase, over all ranks; without a share, as claims have that of a step."""
 
     phase: str = column("phase")
     name: str = column("kernel")
     num: int = column("num", Unit.COUNT)
     gpu_ns: int = column("GPU time", Unit.NS)
-    share: float = column("share", Unit.PERCENT)
 
 
 @frozen
@@ -117,8 +116,7 @@ def _rows(trace: Trace) -> list[KernelRow]:
 def _view(job: Job, rows: Sequence[KernelRow], parts: Sequence[_Rank]) -> Table:
     """Return the longest kernels, and how many are tiny."""
     longest = largest_sums(rows, lambda row: (row.phase, row.short), lambda row: (row.num, row.gpu_ns))
-    all_ns = sum(gpu_ns for _, (_, gpu_ns) in longest) or 1
-    shown = [_Sum(*names, num, ns, 100 * ns / all_ns) for names, (num, ns) in longest[:_TOP]]
+    shown = [_Sum(*names, num, ns) for names, (num, ns) in longest[:_TOP]]
     note = f"{_tiny(parts)} {more_rows(len(longest) - _TOP)}".strip()
     return Table.of("kernels", f"Kernels ({over_ranks(job)})", _Sum, shown, note=note)
 
