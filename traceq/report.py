@@ -237,7 +237,7 @@ class Source:
 
     `lacks_device_rows`: the job has a device, and a trace has none of its rows. `rows_of`: the ranks whose rows tables
     have, which stand for the others; empty where they have those of all. `traced` and `unprofiled` steps, None without.
-    `window`: which one was read of several in a folder.
+    `window`: which one was read of several in a folder. `is_distributed`: the ranks form a group, which may be of one.
     """
 
     path: str
@@ -253,6 +253,7 @@ class Source:
     traced: StepTime | None = None
     unprofiled: StepTime | None = None
     window: Window | None = None
+    is_distributed: bool = False
 
 
 def _doubt(claim: Claim) -> int:

@@ -76,6 +76,13 @@ def test_the_numbers_for_programs_are_whole_nanoseconds(trace: str) -> None:
     assert all(re.fullmatch(r"-?\d+", time) for time in times)
 
 
+def test_a_group_of_one_rank_is_said(tmp_path: Path) -> None:
+    rows = step(0, 100), launch(1, 1, 1), kernel("k", 5, 60, 1)
+    in_group = write(tmp_path / "group.json", *rows, **world(0, 1))
+    alone = write(tmp_path / "alone.json", *rows)
+    assert [" · 1 of 1 rank · " in traceq("show", path).out for path in (in_group, alone)] == [True, False]
+
+
 HOSTILE = [
     "void f<a, b>(x)",
     "a|b|c",

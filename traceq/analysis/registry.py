@@ -285,6 +285,7 @@ def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:
         traced=_traced(ranks),
         unprofiled=_step_time(unprofiled[unprofiled.mean(axis=1).argmax()]) if unprofiled.size else None,
         window=run.window,
+        is_distributed=first is not None and bool(first.backend),
     )
 
 

@@ -153,12 +153,14 @@ def _window_read(source: Source) -> str:
 
 
 def _ranks_read(source: Source) -> str:
-    """Return `8 of 8 ranks`, `1 of 8 ranks (3)`, of several what that means; "" without a trace, or of one process."""
+    """Return `8 of 8 ranks`, `1 of 8 ranks (3)`, of several what that means; "" without a trace, or without a group."""
     if not source.ranks:
         return ""
     num, size = len(source.ranks), source.world_size
+    if size <= 1:
+        return "1 of 1 rank" if source.is_distributed and num == 1 else ""
     if num >= size:
-        return f"{num} of {size} ranks" if size > 1 else ""
+        return f"{num} of {size} ranks"
     waits = ": waits for the others look like transfers" if num > 1 else ""
     return f"{num} of {size} ranks ({format_ranks(source.ranks)}){waits}"
 
