@@ -47,6 +47,25 @@ def test_a_first_call_is_slow_beside_the_median_of_later_ones(us: tuple[float, .
     assert names(build(*convolutions(*us))) == ["aten::conv2d", "aten::cudnn_convolution"] * is_slow
 
 
+@pytest.mark.parametrize(
+    ("host_us", "launch_us", "is_slow"),
+    [
+        (1200, 10, False),
+        (120, 1090, True),  # their launches wait for a place in the queue
+    ],
+)
+def test_later_calls_that_the_device_hides_may_be_as_slow_as_the_first(
+    host_us: int, launch_us: int, is_slow: bool
+) -> None:
+    """Of five replays of a graph each took the host 0.6 ms, and only the first, of 1.5 ms, found the device idle."""
+    rows: list[Event] = [op("region", 0, 1500), launch(1480, 10, 1), kernel("graph", 1500, 2000, 1)]
+    for number in range(2, 7):
+        start = 1500 * (number - 1)
+        rows += [op("region", start, host_us + launch_us), launch(start + host_us, launch_us, number)]
+        rows.append(kernel("graph", 1500 + 2000 * (number - 1), 2000, number))
+    assert names(build(*rows)) == ["region"] * is_slow
+
+
 @pytest.mark.parametrize(("sizes", "is_slow"), [((9, 9, 9), True), ((9, 8, 7), False)])
 def test_without_a_device_an_op_that_is_called_once_with_its_shape_may_be_as_long_again(
     sizes: tuple[int, ...], is_slow: bool

@@ -200,15 +200,22 @@ def _plan_searches(trace: Trace) -> NDArray[np.int64]:
 def _exposed(trace: Trace) -> Spans:
     """Return when nothing but the host can be at work: no device, loader or recorded compiler, and no call blocks."""
     work, calls = device_work(trace), blocking_calls(trace)
-    at_work = [
-        spans(work.start, work.end),
-        spans(calls.start, calls.end),
-        unrecorded_work(trace),
-        loader_waits(trace),
-        compiling(trace),
-    ]
-    start, end = extent(trace)
-    return complement(spans(*np.concatenate(at_work).T), start, end)
+    of_device = union(spans(work.start, work.end), unrecorded_work(trace))
+    return subtract(_of_host(trace), union(of_device, spans(calls.start, calls.end)))
+
+
+@once_per_trace
+def _unblocked(trace: Trace) -> Spans:
+    """Return when the host is at work, hidden by the device or not: launches wait where their queue is full."""
+    work, calls = device_work(trace), blocking_calls(trace)
+    launches = sorted_unique(work.call[work.linked])
+    launching = spans(trace.events.ts[launches], trace.events.end[launches])
+    return subtract(_of_host(trace), union(launching, spans(calls.start, calls.end)))
+
+
+def _of_host(trace: Trace) -> Spans:
+    """Return the time without waits for a loader and recorded compilers."""
+    return complement(union(loader_waits(trace), compiling(trace)), *extent(trace))
 
 
 def _layer(trace: Trace, kind: OnceKind, rows: NDArray[np.int64]) -> _Layer:
@@ -283,8 +290,11 @@ def first_calls(trace: Trace) -> NDArray[np.int64]:
     loads = measure_within(by_rows, events.ts[rows], events.end[rows]) >= LONG_CALL_NS
     lone_ns = np.where(loads, _PAUSE_NS, _LONG_NS)
     lone_ns[~matching(events, rows, _OF_LIBRARY) | is_lone] = _NEVER_NS
-    ns = measure_within(subtract(_exposed(trace), by_rows), events.ts[rows], events.end[rows])
-    return np.sort(rows[_is_slow_once(ns, kind, lone_ns) & (ns >= _least_ns(trace))])
+    ns, took_ns = (
+        measure_within(subtract(times, by_rows), events.ts[rows], events.end[rows])
+        for times in (_exposed(trace), _unblocked(trace))
+    )
+    return np.sort(rows[_is_slow_once(ns, kind, lone_ns, np.maximum(ns, took_ns)) & (ns >= _least_ns(trace))])
 
 
 def _is_first_beyond_all(name: Numbers, ns: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -310,12 +320,15 @@ def _long_allocations(trace: Trace) -> NDArray[np.int64]:
     return np.asarray(rows[matching(trace.events, rows, ALLOCATES)][:1])
 
 
-def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], lone_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _is_slow_once(
+    ns: NDArray[np.int64], kind: NDArray[np.int64], lone_ns: NDArray[np.int64], took_ns: NDArray[np.int64]
+) -> NDArray[np.bool_]:
     """Return bool[K]: which calls are early, slow, and followed by none that takes half as long, but for early ones.
 
-    Of calls in their order that take `ns` int64[K], and are of a `kind` int64[K]. `lone_ns` int64[K]: from when a first
-    one is slow that none follows; `_NEVER_NS` also where few follow. If later calls of any kinds take half as long now
-    and then, early ones do so by chance.
+    Of calls in their order that delay the device by `ns` int64[K], and are of a `kind` int64[K]. Later calls may be as
+    slow while the device hides them: they take `took_ns` int64[K]. `lone_ns` int64[K]: from when a first one is slow
+    that none follows; `_NEVER_NS` also where few follow. If later calls of any kinds take half as long now and then,
+    early ones do so by chance.
     """
     in_order, by_length = np.argsort(kind, kind="stable"), np.lexsort([ns, kind])
     num = np.bincount(kind)
@@ -325,7 +338,7 @@ def _is_slow_once(ns: NDArray[np.int64], kind: NDArray[np.int64], lone_ns: NDArr
         long = long[ns[in_order[(end - num)[long] + nth]] >= LONG_CALL_NS]
         for first, last in zip(((end - num)[long] + nth).tolist(), end[long].tolist(), strict=True):
             call, later = in_order[first], in_order[first + 1 : last]
-            usual_ns = np.sort(ns[later[~slow[later]]])
+            usual_ns = np.sort(took_ns[later[~slow[later]]])
             if 2 * usual_ns.max(initial=0) > ns[call]:
                 continue
             if len(usual_ns) >= FEWEST:
@@ -414,7 +427,7 @@ def _is_slow_first(ns: NDArray[np.int64], peers: Groups) -> NDArray[np.bool_]:
     """Return which are the first of their group, and far slower than the others: bool[L]."""
     is_first = np.zeros(len(ns), np.bool_)
     is_first[peers.first] = True
-    return is_first & _is_slow_once(ns, peers.group_ids, np.full(len(ns), _LONG_NS))
+    return is_first & _is_slow_once(ns, peers.group_ids, np.full(len(ns), _LONG_NS), ns)
 
 
 def _launchless_times(trace: Trace, by_waits: bool = True) -> tuple[Spans, NDArray[np.int64]]:
