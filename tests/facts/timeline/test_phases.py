@@ -193,6 +193,23 @@ def test_what_follows_backward_is_no_forward_and_its_gaps_are_its_own() -> None:
     assert phases(trace) == {"other": 3}
 
 
+@pytest.mark.parametrize(
+    ("between", "forward", "backward"),
+    [([], 20, 70), ([op("aten::add", 28, 1)], 40, 50), ([annotation("log", 28, 1)], 39, 50)],
+    ids=["nothing", "an op", "an annotation"],
+)
+@pytest.mark.parametrize("tid", [1, AUTOGRAD])
+def test_a_pass_begins_with_the_gradient_of_its_loss(
+    between: list[Event], forward: int, backward: int, tid: int
+) -> None:
+    """A step of 488 us had 63 of these in forward: `backward()` makes ones like the loss, and starts its thread."""
+    root = op("aten::ones_like", 20, 6), op("aten::empty_like", 21, 2), op("aten::fill_", 24, 1)
+    engine = op("autograd::engine::evaluate_function: MmBackward0", 40, 50, tid=tid)
+    before = step(0, 100), op("aten::ones_like", 2, 5), op("aten::mm", 8, 10)
+    host = phases(build(*before, *root, *between, engine), "cpu_ns")
+    assert (host["forward"], host["backward"]) == (forward, backward)
+
+
 COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 
 

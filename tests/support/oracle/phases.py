@@ -107,6 +107,7 @@ class Phases:
         frames = by_thread(self.trace.events, "python_function").get(self.trace.main, [])
         runs = [frame for frame in frames if frame.name.startswith("<built-in method run_backward of ")]
         passes = union([*self.engine, *self.backward, *spans(runs)])
+        passes = union([*passes, *begins_with_gradients(passes, main, begun)])
         idle = [(a, b) for (_, a), (b, _) in pairwise(passes) if bisect_left(begun, a) == bisect_left(begun, b)]
         passes = union([*passes, *idle])
         passes = union([*passes, *self._ends_with_collectives(passes, begun)])
@@ -224,6 +225,16 @@ class Phases:
             if not local and call.thread in self.backward_threads:
                 local = "backward"
         return local or self.main_at(call.start)
+
+
+def begins_with_gradients(passes: list[Span], main: list[Event], begun: list[int]) -> list[Span]:
+    """From the gradient of a loss until the pass that follows it, if the main thread begins nothing in between."""
+    begins = []
+    for op in main:
+        starts = [start for start, _ in passes if start >= op.end]
+        if op.name == "aten::ones_like" and starts and not any(op.end <= start < min(starts) for start in begun):
+            begins.append((op.start, min(starts)))
+    return begins
 
 
 def engine_phase(name: str) -> str:

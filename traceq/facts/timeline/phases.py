@@ -66,6 +66,7 @@ _PASS = re.compile(r"\((F|B|W)\)$|^PP:\d+(F|B|I|W)\d+$|^(F)orward \d+$|^(B)ackwa
 Those of torch.distributed.pipelining have the stage before the letter, and the micro-batch after it.
 """
 _AUTOGRAD = re.compile(r"^autograd::engine")
+_ROOT_GRADIENT = re.compile(r"^aten::ones_like$")
 _CALL = re.compile(r"^<built-in method run_backward of ")
 _REDUCED = re.compile(r"^(torch\.distributed\.ddp\.reducer::copy_bucket_to_grad|FSDP::root_post_backward_callback)$")
 """What DDP and FSDP do last in a pass, before `backward()` returns: gradients of the last layers are reduced."""
@@ -335,7 +336,8 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     is_other = row_track == main
     is_other[in_backward] = False
     on_main = rows[is_other[rows]]
-    begun, passes = ascending(events.ts[on_main]), spans(events.ts[in_backward], events.end[in_backward])
+    begun = ascending(events.ts[on_main])
+    passes = _with_root_gradients(trace, spans(events.ts[in_backward], events.end[in_backward]), begun)
     backward = _with_ends(trace, _without_idle_gaps(union(passes, _backward_calls(trace)), begun), begun)
     main_marks = _layers(trace, marks, main)
     loading = _STRUCTURE.index("dataload")
@@ -349,6 +351,20 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
             layers = _layers(trace, marks, track)
             threads[track] = _first_layer([*layers, always if track in backward_threads else empty()])
     return _first_layer(main_layers), threads
+
+
+def _with_root_gradients(trace: Trace, passes: Spans, begun: NDArray[np.int64]) -> Spans:
+    """Return the backward passes from their first gradient on, of ones like the loss, which the caller's thread makes.
+
+    `begun` int64[M]: starts of ops and annotations of the main thread that are of no pass, ascending.
+    """
+    events = trace.events
+    roots = on_main_thread(trace, rows_named(events, _ROOT_GRADIENT, Category.CPU_OP))
+    pass_of = np.searchsorted(passes[:, 0], events.end[roots])
+    follows = pass_of < len(passes)
+    roots, since = roots[follows], passes[pass_of[follows], 0]
+    is_last = np.searchsorted(begun, events.end[roots]) == np.searchsorted(begun, since)
+    return union(passes, spans(events.ts[roots[is_last]], since[is_last]))
 
 
 def _without_idle_gaps(backward: Spans, begun: NDArray[np.int64]) -> Spans:
