@@ -54,6 +54,16 @@ def test_the_second_half_of_a_copy_by_way_of_the_host_waits_for_the_first(name: 
     assert waits_of(step(0, 600), *first, call(name, 2, 1, 2), *halves) == expected
 
 
+@pytest.mark.parametrize(("launches", "copied"), [("cudaGraphLaunch", 71), ("cudaGraphLaunch", 95), ("run", 71)])
+def test_work_behind_a_graph_waits_for_it_on_whatever_stream_that_runs(launches: str, copied: int) -> None:
+    """A copy of 4 us waited 47.2 ms for a graph, and the path told its launch as slow; at 95 it does not follow."""
+    graph = call(launches, 2, 3, 1), kernel("a", 10, 20, 1, stream=164), kernel("b", 31, 39, 1, stream=164)
+    copy = call("cudaMemcpyAsync", 6, 1, 2), memcpy("HtoD (Pinned -> Device)", copied, 2, 2, 7)
+    waits = waits_of(step(0, 100), launch(0, 1, 3), kernel("early", 3, 1, 3), *graph, *copy)
+    is_behind = launches == "cudaGraphLaunch" and copied == 71
+    assert [pair for pair in waits if pair[1] != "a"] == [("Memcpy HtoD (Pinned -> Device)", "b")] * is_behind
+
+
 def test_of_very_many_streams_a_call_waits_for_those_that_ended_last() -> None:
     num, num_waits = 200, 50
     given_before = [

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.copies import COPY_CALL
 from traceq.facts.events.device_work import DeviceWork, device_work, first_index, launch_times, stream_number
+from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.name_patterns import matching, rows_named
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
@@ -187,7 +188,8 @@ def _coincident_edges(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (work, on): work that starts late, right after the end of other work, where streams can wait.
 
-    That is after the trace's first wait call, or between work that one call launched (a graph).
+    That is after the trace's first wait call, between work that one call launched (a graph), or after a graph: it may
+    run on other streams than the one it is launched on, whose next work waits for all of it.
     """
     if len(work) == 0:
         return work.rows, work.rows
@@ -196,9 +198,9 @@ def _coincident_edges(
     on = np.where(index >= 0, order[index], -1)
     is_late = (work.start - work.end[on] <= _AT_ONCE_NS) & (work.start - _ready(trace, work) > _AT_ONCE_NS)
     follows = (on >= 0) & (launch_order[on] < launch_order) & is_late
-    same_launch = work.linked & (work.call == work.call[on])
+    of_graph = (work.linked & (work.call == work.call[on])) | graph_replays(trace).replayed[on]
     first_wait = trace.events.ts[calls].min(initial=np.iinfo(np.int64).max)
-    waiting = np.flatnonzero(follows & ((work.start > first_wait) | same_launch))
+    waiting = np.flatnonzero(follows & ((work.start > first_wait) | of_graph))
     return waiting, on[waiting]
 
 
