@@ -229,6 +229,17 @@ def test_issuing_a_collective_is_not_computing() -> None:
     assert cells(op("gloo:all_reduce", 10, 20)) == {"exposed_comm": 20, "python": 80}
 
 
+def test_an_op_that_waits_for_a_functional_collective_computes_only_in_ops_inside() -> None:
+    """Waits of tensor parallelism were told as 65.5 % of computing, as ops of such a tensor are around them."""
+    wait = "_c10d_functional::wait_tensor"
+    nested = op("aten::mm", 10, 60), op("PythonSubclass", 12, 50), op(wait, 15, 40), op("PythonSubclass", 17, 36)
+    inner = op(wait, 20, 30), op("aten::copy_", 44, 4)
+    late = annotation("gloo:all_reduce", 30, 14, tid=9)
+    assert cells(*nested, *inner, late) == {"exposed_comm": 30, "cpu_compute": 30, "python": 40}
+    device = call("cudaLaunchKernel", 80, 2, 1), annotation("nccl:all_reduce", 30, 14)
+    assert "exposed_comm" not in cells(*nested, *inner, *device)
+
+
 def test_a_call_of_another_process_waits_for_it_but_for_what_the_caller_computes_meanwhile() -> None:
     """12.7 of 23.2 s were `ops on the CPU`, of which only less or faster work was to save much."""
     remote = op("rpc_async#_get_value_on_remote(worker0 -> worker13)", 10, 50), op("aten::mm", 20, 10)

@@ -153,8 +153,10 @@ def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterat
     loading += around_iterations(trace)
     calls = ("cpu_op", "runtime") if lacks_rows(trace) else ("cpu_op",)
     ops = [e for e in main if e.cat in calls and not no_compute.match(e.name)]
+    waiting = [] if lacks_rows(trace) else waits_for_collectives([e for e in main if e.cat == "cpu_op"])
     layers = [
-        ("compiling", subtract(compiling(trace), union(spans(comm)))),
+        ("compiling", subtract(compiling(trace), union([*spans(comm), *waiting]))),
+        ("exposed_comm", waiting),
         ("cpu_compute", union(spans(e for e in ops if not AUTOGRAD_NODE.search(e.name)))),
         ("exposed_comm", union(spans(comm))),
         ("cpu_compute", union(spans(ops))),
@@ -165,6 +167,19 @@ def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterat
     for start, end in elementary(edges, left, right):
         category = next((name for name, layer in layers if inside(layer, start)), "python")
         yield Piece(start, end, phases.main_at(start), category)
+
+
+def waits_for_collectives(ops: list[Event]) -> list[Span]:
+    """The time of ops that wait for functional collectives, but for that of other ops inside."""
+    waits = [op for op in ops if op.name == "_c10d_functional::wait_tensor"]
+    others = [op for op in ops if op not in waits]
+    return union(
+        span
+        for wait in waits
+        for span in subtract(
+            [(wait.start, wait.end)], union(spans(e for e in others if wait.start <= e.start and e.end <= wait.end))
+        )
+    )
 
 
 def lacks_rows(trace: Trace) -> bool:

@@ -24,7 +24,7 @@ from traceq.facts.events.device_work import (
 )
 from traceq.facts.events.kernels import COMMUNICATION_OP, COMMUNICATION_ROW, is_communication, is_spin_wait
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.unrecorded_work import ends_of_loads, unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, blocking_calls
@@ -49,6 +49,7 @@ from traceq.intervals import (
 )
 from traceq.model import Category, Trace
 
+_WAITING_OP = re.compile(r"^_?c10d_functional::wait_tensor$")
 _NODE = re.compile(r"^autograd::engine::|^torch::autograd::AccumulateGrad$|Backward\d*$")
 _PHASE = re.compile(r"^(?!.*(forward|fwd)).*(backward|\bbwd)", re.IGNORECASE)
 _BACKWARD_OP = re.compile(r"Backward[0-9]*$")
@@ -296,10 +297,21 @@ def _earliest_open(
     return np.asarray(np.r_[selected[owners], -1][span_index(parts, instants)])
 
 
+def _in_waiting_ops(trace: Trace) -> Spans:
+    """Return when the innermost op of the main thread is one that waits for a functional collective."""
+    ops = host_ops(trace).get(main_track(trace))
+    if ops is None or not (waits := matching(trace.events, ops.rows, _WAITING_OP)).any():
+        return empty()
+    edges = sorted_unique(ops.start, ops.end)
+    innermost = ops.innermost_at(edges[:-1])
+    return spans(*np.column_stack([edges[:-1], edges[1:]])[(innermost >= 0) & waits[innermost]].T)
+
+
 def _cpu_activity(trace: Trace) -> Activity:
     """Return the partition of a trace without a device: the main thread computes, compiles, waits or runs Python.
 
     A node of autograd computes in its ops; around them hooks run, such as those of FSDP, which wait for collectives.
+    So does an op of a functional collective, which is within ops of a tensor whose parts are on all ranks.
     Where only the device's rows are missing, calls of the runtime, and one that starts a collective of devices, are ops
     like any other, as are those of autograd's threads, for which the main one waits; without their rows that is not
     known to run Python in backward. Of a trace without an op, an annotation or Python nothing is known.
@@ -315,13 +327,15 @@ def _cpu_activity(trace: Trace) -> Activity:
         ops, is_comm_op = np.r_[ops, calls], np.r_[is_comm_op, np.zeros(len(calls), np.bool_)]
     compute = ops[~is_comm_op & np.isin(tracks(trace)[ops], [main_track(trace), *threads_of_autograd(trace)])]
     in_node = compute[~matching(events, compute, _NODE)]
-    communicating = spans(events.ts[comm], events.end[comm])
+    waiting = empty() if lacks_device_rows(trace) else _in_waiting_ops(trace)
+    communicating = union(spans(events.ts[comm], events.end[comm]), waiting)
     layers = (
         (TimeCategory.UNRECORDED, unrecorded_backward(trace)),
         (TimeCategory.DATALOAD_WAIT, loader_waits(trace)),
         (TimeCategory.CPU_COMPUTE, spans(events.ts[compute], events.end[compute])),
         (TimeCategory.EXPOSED_COMM, communicating),
         (TimeCategory.CPU_COMPUTE, spans(events.ts[in_node], events.end[in_node])),
+        (TimeCategory.EXPOSED_COMM, waiting),
         (TimeCategory.ONCE, subtract(once(trace).parts, communicating)),
         (TimeCategory.COMPILING, subtract(_compiling(trace), communicating)),  # the highest priority comes last
     )
