@@ -121,6 +121,8 @@ def test_without_a_device_python_between_two_ops_that_one_side_alone_calls_is_th
     for delta, causes in (explained(a, b)[::2], explained(b, a)[::2]):
         by_name = {cause.name: abs(cause.delta_ns) // 1000 for cause in causes.values() if cause.delta_ns}
         assert (abs(delta), by_name) == (50, {"aten::select": 45, "cuLaunchKernel": 5})
+        python = {cause.name: cause.python_ns for cause in causes.values() if cause.python_ns}
+        assert python == {"aten::select": delta // 2 * 1000}  # its two calls take 20 of the 45
 
 
 def test_time_of_a_node_of_autograd_itself_is_not_that_of_an_op_in_it() -> None:

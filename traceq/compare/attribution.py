@@ -26,7 +26,7 @@ from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.compilations import compilations
 from traceq.facts.timeline.data_loading import loader_iterations, loader_waits
 from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.python_places import python_places
+from traceq.facts.timeline.python_places import PYTHON, python_places
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory, activity, ns_by_phase
 from traceq.frozen import frozen
@@ -42,7 +42,7 @@ class Accounts:
     """L causes of one side and its K counted steps.
 
     `ns`, `num`, `bytes` int64[L, K]: time, events (kernels, copies, calls) and what they moved; one hidden behind
-    others has 0 ns. `inner`: of each label, the time of a host op by the innermost op.
+    others has 0 ns. `inner`: of each label, the time of a host op by the innermost op, with that of Python between ops.
     """
 
     labels: tuple[Label, ...]
@@ -89,11 +89,11 @@ def accounts(trace: Trace, other: Trace | None = None) -> Accounts:
     Python of no known line between two ops that the `other` trace never calls is that of the first: it makes the calls.
     """
     parts, _, phase, actor = attributed_parts(trace)
-    if other is not None:
-        actor = _with_python_between(trace, parts, actor, _called(other))
+    charged = actor if other is None else _with_python_between(trace, parts, actor, _called(other))
+    is_python = charged != actor
     step = span_index(steps(trace).window[steps(trace).counted], parts[:, 0])
     inside = step >= 0
-    return _accounts(trace, phase[inside], actor[inside], parts[inside], step[inside])
+    return _accounts(trace, phase[inside], charged[inside], parts[inside], step[inside], is_python[inside])
 
 
 def whole_mean(total: int, num: int) -> int:
@@ -297,8 +297,9 @@ def _accounts(
     actor: NDArray[np.int64],
     parts: Spans,
     step: NDArray[np.int64],
+    is_python: NDArray[np.bool_],
 ) -> Accounts:
-    """Return time and number of every cause, given the parts of counted steps.
+    """Return time and number of every cause, given the parts of counted steps; of ops some parts are Python's.
 
     All time of a cause counts in the phase of the cause, also the idle time of a sync that lasts into the next phase.
     """
@@ -316,6 +317,9 @@ def _accounts(
     account_of = np.full(len(all_actors.kind), -1)
     account_of[members] = groups.group_ids
     inner = _op_self_times(trace, all_actors, parts, actor, account_of)
+    between = group([ids[is_python]])
+    for (number,), python_ns in zip(between.keys.tolist(), between.sum(part_ns[is_python]), strict=True):
+        inner.setdefault(number, {})[PYTHON] = python_ns
     lines = _account_lines(all_actors, members, groups, np.r_[part_ns, np.zeros(len(events), np.int64)])
     keys = zip(groups.keys.tolist(), lines, strict=True)
     labels = (label_of(all_actors, names, kind, name, p, line, module) for (kind, p, name, _, module), line in keys)

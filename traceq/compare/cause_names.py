@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.labels import AND_MORE
+from traceq.compare.limits import NAMED
 from traceq.compare.result import AND, REPLACED_BY, Cause
 from traceq.facts.events.kernel_names import without_tunings
 from traceq.short_texts import cut_before, place_of_difference
@@ -37,6 +38,12 @@ def cause_name(cause: Cause) -> str:
     """Return `dtoh aten::item at train.py:7 step`."""
     name = sync_name(cause) if cause.kind == "sync" else _cut_name(cause.path)
     return name + (f" at {cause.line}" if cause.line else "")
+
+
+def named_python_ns(cause: Cause) -> int:
+    """Return how much of a cause is Python between ops; 0 where that is next to nothing."""
+    is_part = cause.python_ns * cause.delta_ns > 0 and abs(cause.python_ns) >= NAMED * abs(cause.delta_ns)
+    return cause.python_ns if is_part else 0
 
 
 def phase_text(cause: Cause) -> str:

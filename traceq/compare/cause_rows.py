@@ -30,6 +30,7 @@ from traceq.facts.events.forward_ops import RECOMPUTED
 from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.host_pauses import PAUSES
+from traceq.facts.timeline.python_places import PYTHON
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import Numbers
@@ -555,6 +556,7 @@ def _cause(parts: Contributions, row: _Row, ns: NDArray[np.float64]) -> _Unround
         chain=Chain(round(copied / num_steps), round(waited / num_steps), 0) if is_more_syncs else None,
         sd_ns=round(row.sd_ns / num_steps),
         in_steps=f"{changed} of {steps_of_rank}" if is_in_some else "",
+        python_ns=round(sum(parts.inner.get(number, {}).get(PYTHON, 0.0) for number in row.labels) / num_steps),
     )
     return _Unrounded(cause, row.ns / num_steps, count_ns / num_steps)
 
@@ -579,6 +581,7 @@ def _inner_op(parts: Contributions, members: Sequence[int], name: str) -> str:
     more: Counter[str] = Counter()
     for number in members:
         more.update(parts.inner.get(number, {}))
+    del more[PYTHON]
     total = sum(more.values())
     most = max(sorted(more), key=lambda op: more[op] * total, default="")
     is_other = most not in (name.removesuffix(RECOMPUTED), name.rpartition(": ")[2])
@@ -644,5 +647,6 @@ def _signed(cause: Cause, sign: int, ns: int, count_ns: int, delta_ns: int) -> C
         dur_ns=sign * (ns - count_ns),
         share_pct=share(sign * ns, delta_ns),
         delta_bytes=sign * cause.delta_bytes,
+        python_ns=sign * cause.python_ns,
         chain=chain,
     )

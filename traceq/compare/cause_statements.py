@@ -18,6 +18,7 @@ from traceq.compare.cause_names import (
     joined,
     lines_text,
     listed_syncs,
+    named_python_ns,
     numbered,
     phase_text,
     reads_on_cpu,
@@ -157,6 +158,7 @@ def _cause(cause: Cause, traced: Traced, *, of_device: bool) -> Statement:
         calls=cause.work if cause.self_op else None,
         **{f"{'more' if num > 0 else 'fewer'}_{calls}mean": abs(num) or None},
         moved_delta_bytes=cause.delta_bytes or None,
+        python_delta_ns=named_python_ns(cause) or None,
     )
 
 

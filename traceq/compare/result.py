@@ -182,6 +182,8 @@ class Cause:
     """`1 of 3` with the change; "": each."""
     memory: str = ""
     """`pageable -> pinned, 4.4 -> 8.7 GB/s`, where the host's memory differs."""
+    python_ns: int = 0
+    """Of ops that one side alone calls: Python between them."""
 
     @property
     def names_a_change(self) -> bool:

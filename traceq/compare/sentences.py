@@ -44,6 +44,7 @@ _NUMBERS = (
     "There are {more_calls_mean} more {calls} {per}.",
     "There are {fewer_calls_mean} fewer {calls} {per}.",
     "They move {moved_delta_bytes}.",
+    "Python between them is {python_delta_ns} of it.",
 )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from traceq.analysis._wording import category_heading, more_rows
 from traceq.analysis.sentences import OWN_TIME
 from traceq.compare import sentences
-from traceq.compare.cause_names import short_name, sync_name
+from traceq.compare.cause_names import named_python_ns, short_name, sync_name
 from traceq.compare.cause_statements import jitter_text
 from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
 from traceq.compare.result import REPLACED_BY, Cause, Diff, Diffs, share
@@ -399,5 +399,7 @@ def _shown(cause: Cause, key: str) -> Cell:
         return cause.moved.removeprefix("from ") or cause.phase
     if key == "name":
         name = sync_name(cause) if cause.kind == "sync" else short_name(cause.path, _SIDE)
-        return name.replace(REPLACED_BY, BECOMES)
+        python_ns = named_python_ns(cause)
+        python = f" ({format_value(python_ns, Unit.DELTA_NS)} Python between)" if python_ns else ""
+        return name.replace(REPLACED_BY, BECOMES) + python
     return _cell(cause, key)
