@@ -105,9 +105,9 @@ def test_a_wait_for_work_before_the_window_is_not_of_it() -> None:
 
 @pytest.mark.slow
 def test_savings_that_overlap_are_not_left_to_be_added() -> None:
-    """Without the loader 619 ms less, without syncs 307."""
+    """Without the loader 619 ms less, without syncs 302: 4.2 ms are Python with the last result."""
     joint = claim(read(real("owlv2/h100.json.gz")), "replay", "joint_syncs").measures
-    assert joint["together_ns"] == pytest.approx(307e6, rel=0.01)
+    assert joint["together_ns"] == pytest.approx(302e6, rel=0.01)
     assert joint["with_loader_ns"] == pytest.approx(636e6, rel=0.01)
 
 

@@ -108,6 +108,25 @@ def test_what_a_wait_for_unrecorded_work_costs_is_not_known() -> None:
     assert 0 < row["replay_ns"] <= 45_000
 
 
+@pytest.mark.parametrize(
+    ("name", "goes_on_us", "may_go"),
+    [
+        ("aten::copy_", 1_100, False),
+        ("aten::copy_", 900, True),
+        ("aten::_local_scalar_dense", 1_100, True),  # one value, for a log
+    ],
+)
+def test_a_host_that_goes_on_for_long_with_a_copied_tensor_cannot_do_without_it(
+    name: str, goes_on_us: int, may_go: bool
+) -> None:
+    """Of 145 ms of a detection 108 were Python that made records of masks: the last output of the device."""
+    copy = op(name, 20, 500), call("cudaMemcpyAsync", 25, 485, 2), memcpy("DtoH (Device -> Pageable)", 500, 5, 2)
+    begins = 510 + goes_on_us
+    events = launch(5, 2, 1), kernel("a", 10, 480, 1), *copy, launch(begins, 2, 3), kernel("b", begins + 10, 200, 3)
+    (row,) = table(build(step(0, begins + 300), *events), "syncs")
+    assert (row["replay_ns"] > 0) == may_go
+
+
 def test_of_two_waits_for_the_same_work_one_alone_gives_hardly_anything_back() -> None:
     """Both wait for a, to 60; the next launch, at 70, could be at 28, but not while one of them is left.
 

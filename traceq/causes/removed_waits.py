@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ from traceq.causes.replay import replay_of
 from traceq.causes.savings import Saving
 from traceq.facts.events.copies import PAGEABLE_COPY
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernel_loads import LONG_CALL_NS
+from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
@@ -21,16 +24,20 @@ from traceq.facts.stalls.syncs import SYNC_KINDS, is_of_timing, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import extent
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.grouping import Groups, group
-from traceq.intervals import measure_within
+from traceq.intervals import measure_within, sorted_unique
 from traceq.model import Trace
 
-LOADER, _MEASUREMENT, _UNRECORDED = -1, -2, -3
-"""Kinds of waits that are no syncs of a step: for the data loader, those of a measurement, and for unrecorded work.
+LOADER, _MEASUREMENT, _UNRECORDED, _RESULT = -1, -2, -3, -4
+"""Kinds of waits that a step cannot do without: for the data loader, those of a measurement, for unrecorded work, and
+for a result with which the host goes on for long.
 
-What a host that does not wait for such work would do meanwhile is not known.
+What a host that does not wait for unrecorded work, or a result, would do meanwhile is not known.
 """
+_COPIES = re.compile(r"^aten::copy_$")
+"""Ops that copy whole tensors, while others read one value, such as a loss for a log."""
 
 
 @once_per_trace
@@ -42,7 +49,20 @@ def kinds_of_waits(trace: Trace) -> NDArray[np.int64]:
     kind = np.where(is_of_measurement(trace)[alike_syncs(trace).group_ids], _MEASUREMENT, calls.kind)
     unrecorded_ns = measure_within(unrecorded(trace), waits.start, waits.end)
     kind_of_wait = np.where(2 * unrecorded_ns > waits.end - waits.start, _UNRECORDED, kind[waits.call])
+    kind_of_wait = np.where(_is_for_result(trace), _RESULT, kind_of_wait)
     return np.where(waits.call >= 0, kind_of_wait, LOADER)
+
+
+def _is_for_result(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[H]: waits for a copied tensor after which no thread launches, or waits again, for long.
+
+    The host computes with what it got, as detection and segmentation do last.
+    """
+    calls, waits, work = blocking_calls(trace), host_waits(trace), device_work(trace)
+    copies = (calls.kind == SyncKind.DTOH) & matching(trace.events, innermost_ops(trace, calls.rows), _COPIES)
+    follows = sorted_unique(trace.events.ts[work.call[work.linked]], waits.start)
+    until = np.r_[follows, extent(trace)[1]][np.searchsorted(follows, waits.end)]
+    return np.asarray((waits.call >= 0) & copies[waits.call] & (until - waits.end >= LONG_CALL_NS))
 
 
 @once_per_trace

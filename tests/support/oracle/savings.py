@@ -25,7 +25,9 @@ class Savings:
             step["partial"] |= step["name"] in left_out
         self.rows = SyncRows(self.replay.trace, self.replay.phases, self.replay.hidden, self.replay.opens)
         syncs = [hold.sync for hold in self.replay.holds if hold.sync]
-        self.kept = {id(sync) for sync in self.rows.kept(syncs)}
+        self.kept = {
+            id(sync) for sync in self.rows.kept(syncs, [hold.start for hold in self.replay.holds if hold.is_removable])
+        }
 
     @property
     def partial(self) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .lines import forward_starts, open_frames, user_line
 from .nested import nested
@@ -108,13 +108,25 @@ class SyncRows:
                     paths[row.name] = prefix + row.name.removeprefix(MODULE)
         return paths
 
-    def kept(self, syncs: Iterable[Sync]) -> list[Sync]:
-        """Those that a step could do without: not mostly for unrecorded work, nor of rows that frame a measurement."""
+    def kept(self, syncs: Iterable[Sync], waits: Sequence[int]) -> list[Sync]:
+        """Those that a step could do without: not mostly for unrecorded work, nor of rows that frame a measurement.
+
+        Nor for a result with which the host goes on for long; `waits` are starts of waits, also for the data loader.
+        """
         rows: dict[str, list[Sync]] = defaultdict(list)
         for sync in syncs:
             rows[self.key(sync)].append(sync)
         kept = [sync for row in rows.values() if not all(map(self._is_outside, row)) for sync in row]
-        return [sync for sync in kept if 2 * self._unrecorded_ns(sync) <= sync.end - sync.start]
+        kept = [sync for sync in kept if 2 * self._unrecorded_ns(sync) <= sync.end - sync.start]
+        return [sync for sync in kept if not self._is_for_result(sync, waits)]
+
+    def _is_for_result(self, sync: Sync, waits: Sequence[int]) -> bool:
+        """Whether nothing is launched, and the host waits for nothing, for a millisecond behind a copy of a tensor."""
+        around = self.ops.get(sync.thread)
+        copying = around.around(sync.start)[:1] if around and sync.kind == "dtoh" else []
+        following = [start for start in (*self.launches, *waits) if start >= sync.end]
+        until = min(following, default=max(event.end for event in self.trace.events))
+        return [op.name for op in copying] == ["aten::copy_"] and until - sync.end >= 1_000_000
 
     def _is_outside(self, sync: Sync) -> bool:
         """Whether it is a device synchronize before the first or after the last launch."""
