@@ -18,11 +18,11 @@ from patience import patient
 
 pytest.importorskip("torch", reason="recording needs torch")
 
-from traceq.watch.onsets import SLOW_RANK
-from traceq.watch.run_watch import capture_now
-from traceq.watch.status import read_status
-from traceq.watch.step_store import CAPTURED, REGULAR, RowReader
-from traceq.watch.watch_folder import HEALTHY, WatchFolder
+from traceq.long_runs.onsets import SLOW_RANK
+from traceq.long_runs.run_watch import capture_now
+from traceq.long_runs.status import read_status
+from traceq.long_runs.step_store import CAPTURED, REGULAR, RowReader
+from traceq.long_runs.watch_folder import HEALTHY, WatchFolder
 
 pytestmark = pytest.mark.torch
 

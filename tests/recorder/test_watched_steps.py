@@ -25,8 +25,8 @@ from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.watched_steps import WatchedSteps
 from traceq.runs.step_log import ClocksLine
-from traceq.watch.step_store import CAPTURED, REGULAR, RowReader
-from traceq.watch.watch_folder import CaptureRequest, WatchFolder
+from traceq.long_runs.step_store import CAPTURED, REGULAR, RowReader
+from traceq.long_runs.watch_folder import CaptureRequest, WatchFolder
 
 pytestmark = pytest.mark.torch
 USUAL = ("L", "F", "B", "O0")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from traceq.watch.limits import MAX_TRACED_STEPS
-from traceq.watch.run_watch import capture_now
+from traceq.long_runs.limits import MAX_TRACED_STEPS
+from traceq.long_runs.run_watch import capture_now
 
 
 def command(

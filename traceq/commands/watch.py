@@ -11,8 +11,8 @@ from traceq.errors import UsageFault
 from traceq.recorder.job_launch import JobOptions, launch_job
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 from traceq.runs.run_folder import to_json_bytes
-from traceq.watch.sentences import onset_text
-from traceq.watch.status import read_status
+from traceq.long_runs.sentences import onset_text
+from traceq.long_runs.status import read_status
 
 
 def command(

@@ -47,11 +47,11 @@ from traceq.recorder.spec.prepare import (
 )
 from traceq.recorder.toggles.toggle import check_toggles
 from traceq.runs.run_folder import RunFolder
-from traceq.watch.block_tree import Store
-from traceq.watch.dynolog import USE_DAEMON, DynologWatch
-from traceq.watch.run_watch import RunWatch
-from traceq.watch.status import serve_metrics
-from traceq.watch.watch_folder import WatchFolder
+from traceq.long_runs.block_tree import Store
+from traceq.long_runs.dynolog import USE_DAEMON, DynologWatch
+from traceq.long_runs.run_watch import RunWatch
+from traceq.long_runs.status import serve_metrics
+from traceq.long_runs.watch_folder import WatchFolder
 
 _STORE_WITHIN_S = 10.0
 REMOVED = "the run folder was removed while the job ran"

@@ -33,9 +33,9 @@ from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.clocks import is_throttled, read_clocks
 from traceq.recorder.timing.stopwatch import GcPauses
 from traceq.recorder.toggles.toggle import Job
-from traceq.watch.limits import EVERY_S, TIMED_STEPS
-from traceq.watch.step_store import CAPTURED, REGULAR, STEP, RowWriter
-from traceq.watch.watch_folder import FORMAT, CaptureRequest, WatchedJob, WatchFolder, WatchNode
+from traceq.long_runs.limits import EVERY_S, TIMED_STEPS
+from traceq.long_runs.step_store import CAPTURED, REGULAR, STEP, RowWriter
+from traceq.long_runs.watch_folder import FORMAT, CaptureRequest, WatchedJob, WatchFolder, WatchNode
 
 _STEPS_PER_READING = 16
 _READ_NS = 10**8

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.watch.limits import EVERY_S, FAN_IN, FIRST_WITHIN_S, LATE_S
-from traceq.watch.step_store import MEASURES, RowReader, StepBlock, StepBlocks
-from traceq.watch.watch_folder import WatchFolder, WatchNode
+from traceq.long_runs.limits import EVERY_S, FAN_IN, FIRST_WITHIN_S, LATE_S
+from traceq.long_runs.step_store import MEASURES, RowReader, StepBlock, StepBlocks
+from traceq.long_runs.watch_folder import WatchFolder, WatchNode
 
 _MOST_UNREAD = 1024
 """Messages that wait for this launcher, or for its parent: the oldest are lost."""

@@ -10,13 +10,13 @@ import pytest
 from made_steps import MS, ONSET, complete, made_ranks, since, watched_run
 
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
-from traceq.watch.block_tree import Store
-from traceq.watch.limits import CAPTURES_A_DAY, CAPTURES_OF_A_KIND
-from traceq.watch.onsets import KINDS, SLOW_JOB, SLOW_RANK, Onset
-from traceq.watch.run_watch import Captures, RunWatch, capture_now
-from traceq.watch.status import read_status, serve_metrics
-from traceq.watch.step_store import RowWriter
-from traceq.watch.watch_folder import HEALTHY, WatchFolder
+from traceq.long_runs.block_tree import Store
+from traceq.long_runs.limits import CAPTURES_A_DAY, CAPTURES_OF_A_KIND
+from traceq.long_runs.onsets import KINDS, SLOW_JOB, SLOW_RANK, Onset
+from traceq.long_runs.run_watch import Captures, RunWatch, capture_now
+from traceq.long_runs.status import read_status, serve_metrics
+from traceq.long_runs.step_store import RowWriter
+from traceq.long_runs.watch_folder import HEALTHY, WatchFolder
 
 SLOWER = since(ONSET, 0.9 * MS)
 

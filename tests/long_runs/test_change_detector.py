@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from traceq.watch.limits import (
+from traceq.long_runs.limits import (
     BASELINE,
     CLIP,
     FEWEST_AFTER,
@@ -18,7 +18,7 @@ from traceq.watch.limits import (
     MOST_AFTER,
     THRESHOLD,
 )
-from traceq.watch.onsets import ChangeDetector, Rise
+from traceq.long_runs.onsets import ChangeDetector, Rise
 
 
 class OneSeries:

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from traceq.errors import TraceqError
-from traceq.watch.block_tree import BlockTree, RankRows, Store
-from traceq.watch.limits import (
+from traceq.long_runs.block_tree import BlockTree, RankRows, Store
+from traceq.long_runs.limits import (
     CAPTURES_A_DAY,
     CAPTURES_OF_A_KIND,
     EVERY_S,
@@ -31,10 +31,10 @@ from traceq.watch.limits import (
     TRACED_STEPS,
     TRIES,
 )
-from traceq.watch.onsets import Onset, OnsetDetector
-from traceq.watch.sentences import onset_text
-from traceq.watch.step_store import Sketches, StepBlock, last_rows
-from traceq.watch.watch_folder import HEALTHY, CaptureRequest, WatchFolder
+from traceq.long_runs.onsets import Onset, OnsetDetector
+from traceq.long_runs.sentences import onset_text
+from traceq.long_runs.step_store import Sketches, StepBlock, last_rows
+from traceq.long_runs.watch_folder import HEALTHY, CaptureRequest, WatchFolder
 
 _RECENT, _POLL_S = 100, 0.2
 _ON_DEMAND = "capture-"

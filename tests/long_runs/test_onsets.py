@@ -7,7 +7,7 @@ import pytest
 from made_steps import MIB, MS, NUM, ONSET, made_ranks, made_rows, onsets_of, since
 from numpy.typing import ArrayLike
 
-from traceq.watch.onsets import (
+from traceq.long_runs.onsets import (
     COLLECTOR,
     GROWING_MEMORY,
     GROWING_STEPS,
@@ -18,8 +18,8 @@ from traceq.watch.onsets import (
     THROTTLED,
     OnsetDetector,
 )
-from traceq.watch.sentences import onset_text
-from traceq.watch.step_store import CAPTURED, StepBlocks
+from traceq.long_runs.sentences import onset_text
+from traceq.long_runs.step_store import CAPTURED, StepBlocks
 
 LATER = since(ONSET, 0.9 * MS)
 COMPUTES = {"forward": LATER, "cpu": LATER}

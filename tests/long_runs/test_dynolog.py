@@ -15,10 +15,10 @@ import pytest
 from dynolog_daemon import DynologDaemon, dynolog_daemon, gputrace_config
 from made_steps import complete, made_ranks, watched_run
 
-from traceq.watch import dynolog
-from traceq.watch.dynolog import DynologRequest, DynologWatch
-from traceq.watch.run_watch import on_demand_name, request_capture
-from traceq.watch.watch_folder import WatchFolder
+from traceq.long_runs import dynolog
+from traceq.long_runs.dynolog import DynologRequest, DynologWatch
+from traceq.long_runs.run_watch import on_demand_name, request_capture
+from traceq.long_runs.watch_folder import WatchFolder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="dynolog runs on Linux alone")
 THREE_STEPS = "PROFILE_START_ITERATION=0\nPROFILE_START_ITERATION_ROUNDUP=1\nACTIVITIES_ITERATIONS=3"

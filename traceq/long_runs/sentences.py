@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceq.units import Unit, format_value, name_ranks
-from traceq.watch.onsets import (
+from traceq.long_runs.onsets import (
     COLLECTOR,
     GROWING_MEMORY,
     GROWING_STEPS,

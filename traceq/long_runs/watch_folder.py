@@ -15,7 +15,7 @@ from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
 from traceq.locations import Most, read_whole
 from traceq.runs.run_folder import RunFolder, atomic_write
-from traceq.watch.onsets import Onset
+from traceq.long_runs.onsets import Onset
 
 T = TypeVar("T")
 FORMAT = 1

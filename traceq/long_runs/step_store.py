@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
 from traceq.locations import open_binary
-from traceq.watch.limits import FILE_BYTES, KEPT_FILES, SKETCH_S, STEPS_PER_BLOCK
+from traceq.long_runs.limits import FILE_BYTES, KEPT_FILES, SKETCH_S, STEPS_PER_BLOCK
 
 TIMES = ("wall", "loader", "forward", "backward", "optimizer", "gc", "cpu")
 """Seconds of a step: to the first event of the next, in phases, in the collector, of CPU time of the main thread."""

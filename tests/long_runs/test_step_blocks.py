@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_steps import MS, made_ranks, made_rows
 
-from traceq.watch.step_store import StepBlocks, measure
+from traceq.long_runs.step_store import StepBlocks, measure
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=8))

@@ -13,10 +13,10 @@ from made_steps import made_ranks
 from numpy.typing import NDArray
 from patience import patient
 
-from traceq.watch import block_tree
-from traceq.watch.block_tree import BlockJoin, BlockTree, Message, Part, RankRows, Store, children_of
-from traceq.watch.step_store import RowWriter, StepBlock, StepBlocks
-from traceq.watch.watch_folder import FORMAT, WatchedJob, WatchFolder, WatchNode
+from traceq.long_runs import block_tree
+from traceq.long_runs.block_tree import BlockJoin, BlockTree, Message, Part, RankRows, Store, children_of
+from traceq.long_runs.step_store import RowWriter, StepBlock, StepBlocks
+from traceq.long_runs.watch_folder import FORMAT, WatchedJob, WatchFolder, WatchNode
 
 
 class OneStore:

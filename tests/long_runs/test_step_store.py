@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from made_steps import made_rows
 
-from traceq.watch import step_store
-from traceq.watch.step_store import (
+from traceq.long_runs import step_store
+from traceq.long_runs.step_store import (
     STEP,
     TIMES,
     RowReader,

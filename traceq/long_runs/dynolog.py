@@ -22,9 +22,9 @@ from pathlib import Path
 from traceq.errors import TraceqError
 from traceq.frozen import frozen
 from traceq.locations import Most, open_binary, read_whole
-from traceq.watch.limits import DYNOLOG_EVERY_S, EVERY_S, MAX_TRACED_STEPS
-from traceq.watch.run_watch import Captures, latest_step, on_demand_name
-from traceq.watch.watch_folder import WatchFolder
+from traceq.long_runs.limits import DYNOLOG_EVERY_S, EVERY_S, MAX_TRACED_STEPS
+from traceq.long_runs.run_watch import Captures, latest_step, on_demand_name
+from traceq.long_runs.watch_folder import WatchFolder
 
 USE_DAEMON = "KINETO_USE_DAEMON"
 """Variable with which Kineto asks the daemon."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.frozen import frozen
-from traceq.watch.limits import (
+from traceq.long_runs.limits import (
     BASELINE,
     CLIP,
     COARSE,
@@ -39,7 +39,7 @@ from traceq.watch.limits import (
     STEPS_PER_BLOCK,
     THRESHOLD,
 )
-from traceq.watch.step_store import StepBlock, measure
+from traceq.long_runs.step_store import StepBlock, measure
 
 _BATCHES = (1, 2, 4, 8)
 _FEWEST_BATCHES = 6
