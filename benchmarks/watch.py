@@ -32,13 +32,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from traceq.recorder.job_launch import open_store
 from traceq.long_runs.block_tree import BlockTree, Message, Part, Store, children_of
 from traceq.long_runs.limits import STEPS_PER_BLOCK
 from traceq.long_runs.onsets import SLOW_RANK, Onset, OnsetDetector
 from traceq.long_runs.sentences import onset_text
 from traceq.long_runs.step_store import MEASURES, REGULAR, STEP, StepBlocks, measure
 from traceq.long_runs.watch_folder import FORMAT, WatchedJob, WatchFolder, WatchNode
+from traceq.recorder.job_launch import open_store
 
 OWN_S, BACKWARD_S = 0.03, 0.02
 BEFORE, AFTER = 3200, 6400

@@ -8,7 +8,8 @@
 <Report syncs: 0 findings; tables: syncs, syncs_steps>
 
 `read` reads a trace, a folder of rank traces or a recorded run; `analyze` and `diff` answer the questions of
-`traceq show` and `traceq diff` about it; `analyses` lists what can be asked; `record` records a training loop.
+`traceq show` and `traceq diff` about it; `analyses` lists what can be asked; `record` records a training loop,
+`watch` times one for as long as it runs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from traceq.library import analyses, analyze, diff
     from traceq.model import Run, Trace
     from traceq.recorder.user_loop import record
+    from traceq.recorder.watched_loop import watch
     from traceq.report import Report, Sheet, Table
     from traceq.runs.read import read
     from traceq.stats import Verdict
@@ -49,6 +51,7 @@ __all__ = [
     "diff",
     "read",
     "record",
+    "watch",
 ]
 
 _HOMES = {
@@ -57,6 +60,7 @@ _HOMES = {
     "diff": "library",
     "read": "runs.read",
     "record": "recorder.user_loop",
+    "watch": "recorder.watched_loop",
     "Cause": "compare.result",
     "Diff": "compare.result",
     "Diffs": "compare.result",

@@ -16,6 +16,8 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from traceq.errors import RecordingFailed
+from traceq.long_runs.step_store import CAPTURED, REGULAR, RowReader
+from traceq.long_runs.watch_folder import CaptureRequest, WatchFolder
 from traceq.recorder import watched_steps
 from traceq.recorder.jobs.step_tracker import StepTracker
 from traceq.recorder.process.progress_counters import ProgressCounters
@@ -25,8 +27,6 @@ from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.watched_steps import WatchedSteps
 from traceq.runs.step_log import ClocksLine
-from traceq.long_runs.step_store import CAPTURED, REGULAR, RowReader
-from traceq.long_runs.watch_folder import CaptureRequest, WatchFolder
 
 pytestmark = pytest.mark.torch
 USUAL = ("L", "F", "B", "O0")
@@ -44,7 +44,7 @@ class Loop:
         plan = Plan(
             run_id="run", out=str(out), device="cpu", num_ranks=world.size, steps=0, trace_steps=3, seed=0, arms=()
         )
-        self.steps = WatchedSteps(Rank(plan, world, Phases(), ProgressCounters()), self.tracker)
+        self.steps = WatchedSteps(Rank(plan, world, Phases(), ProgressCounters()), self.tracker.was_regular)
         self.out = out
 
     def run_events(self, *more: str) -> None:

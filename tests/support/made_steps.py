@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from traceq.model import Arm, Manifest
 from traceq.long_runs.onsets import Onset, OnsetDetector
 from traceq.long_runs.step_store import REGULAR, STEP, RowWriter, StepBlocks
 from traceq.long_runs.watch_folder import FORMAT, WatchedJob, WatchFolder
+from traceq.model import Arm, Manifest
 
 __all__ = ["MS", "complete", "made_ranks", "made_rows", "onsets_of", "since", "watched_run"]
 

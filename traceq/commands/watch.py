@@ -8,11 +8,11 @@ import typer
 
 from traceq.commands._output import print_table
 from traceq.errors import UsageFault
+from traceq.long_runs.sentences import onset_text
+from traceq.long_runs.status import read_status
 from traceq.recorder.job_launch import JobOptions, launch_job
 from traceq.recorder.spec.plan import DEFAULT_HANG_S
 from traceq.runs.run_folder import to_json_bytes
-from traceq.long_runs.sentences import onset_text
-from traceq.long_runs.status import read_status
 
 
 def command(

@@ -13,8 +13,9 @@ from traceq.integrations.trainer_recording import TrainerRecording
 class TraceqCallback(Callback):  # type: ignore[misc]
     """Records optimizer steps, each with all its micro-batches; those that validate or save do not count.
 
-    `options` are those of `traceq.record`. Phases: `dataload_wait`, `forward`, `backward`, `optimizer`, which lasts to
-    the end of the batch. Training goes on, unrecorded, after the recording is complete.
+    `options` are those of `traceq.record`, or with `watch=True` those of `traceq.watch`. Phases: `dataload_wait`,
+    `forward`, `backward`, `optimizer`, which lasts to the end of the batch. Training goes on, unrecorded, after the
+    recording is complete.
     """
 
     def __init__(self, out: str | Path | None = None, **options: Any) -> None:

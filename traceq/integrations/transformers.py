@@ -15,9 +15,9 @@ from traceq.integrations.trainer_recording import TrainerRecording
 class TraceqCallback(TrainerCallback):  # type: ignore[misc]
     """Records optimizer steps, each with all its micro-batches; those that evaluate or save do not count.
 
-    `options` are those of `traceq.record`. Phases: `dataload_wait`, `forward_backward`, `optimizer`. The Trainer
-    fetches the batches of a step before it begins, so `dataload_wait` is the time for that. Training goes on,
-    unrecorded, after the recording is complete.
+    `options` are those of `traceq.record`, or with `watch=True` those of `traceq.watch`. Phases: `dataload_wait`,
+    `forward_backward`, `optimizer`. The Trainer fetches the batches of a step before it begins, so `dataload_wait` is
+    the time for that. Training goes on, unrecorded, after the recording is complete.
     """
 
     def __init__(self, out: str | Path | None = None, **options: Any) -> None:

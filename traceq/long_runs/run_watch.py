@@ -8,12 +8,15 @@ again with more time.
 from __future__ import annotations
 
 import math
+import os
 import shlex
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 
 import msgspec
 import numpy as np
@@ -249,3 +252,28 @@ class RunWatch:
         if not self._folder.has_captured(HEALTHY):
             words = ["show", str(path / name)]
         return f"traceq: {name}: {shlex.join(['traceq', *words])}"
+
+
+def main(parent: int, run: Path) -> None:
+    """Watch a run from a process of its own: until its parent has ended, or ends it by SIGTERM."""
+    is_over = Event()
+    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which is the loop's, and this may be its last second
+    watch = RunWatch(WatchFolder(run), no_store)
+    while os.getppid() == parent and not is_over.wait(EVERY_S):
+        _say(watch.look())
+    _say(watch.read())
+
+
+def _say(lines: list[str]) -> None:
+    for line in lines:
+        sys.stderr.write(f"{line}\n")
+
+
+def no_store(address: str) -> Store:
+    """Raise LookupError: one that reads the rows of all ranks needs no store."""
+    raise LookupError(address)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from traceq.units import Unit, format_value, name_ranks
 from traceq.long_runs.onsets import (
     COLLECTOR,
     GROWING_MEMORY,
@@ -14,6 +13,7 @@ from traceq.long_runs.onsets import (
     THROTTLED,
     Onset,
 )
+from traceq.units import Unit, format_value, name_ranks
 
 _SENTENCES = {
     SLOW_RANK: "{ranks} became slower, most in {phase}, and the others wait in backward",

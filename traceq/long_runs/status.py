@@ -14,11 +14,11 @@ import numpy as np
 
 from traceq.errors import TraceqError, UsageFault
 from traceq.frozen import frozen
-from traceq.report import Table, column
-from traceq.units import Unit
 from traceq.long_runs.onsets import KINDS, Onset
 from traceq.long_runs.step_store import REGULAR, TIMES, last_reading, last_rows, quantile, read_sketches
 from traceq.long_runs.watch_folder import WatchFolder
+from traceq.report import Table, column
+from traceq.units import Unit
 
 _RECENT_S = 60.0
 

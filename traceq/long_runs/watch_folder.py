@@ -14,8 +14,8 @@ import msgspec
 from traceq.errors import UnreadableInput
 from traceq.frozen import frozen
 from traceq.locations import Most, read_whole
-from traceq.runs.run_folder import RunFolder, atomic_write
 from traceq.long_runs.onsets import Onset
+from traceq.runs.run_folder import RunFolder, atomic_write
 
 T = TypeVar("T")
 FORMAT = 1

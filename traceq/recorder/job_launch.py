@@ -18,6 +18,11 @@ from pathlib import Path
 from typing import cast
 
 from traceq.errors import TraceqError, UsageFault
+from traceq.long_runs.block_tree import Store
+from traceq.long_runs.dynolog import USE_DAEMON, DynologWatch
+from traceq.long_runs.run_watch import RunWatch
+from traceq.long_runs.status import serve_metrics
+from traceq.long_runs.watch_folder import WatchFolder
 from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
 from traceq.recorder.failures.rank_errors import raised_line
@@ -47,11 +52,6 @@ from traceq.recorder.spec.prepare import (
 )
 from traceq.recorder.toggles.toggle import check_toggles
 from traceq.runs.run_folder import RunFolder
-from traceq.long_runs.block_tree import Store
-from traceq.long_runs.dynolog import USE_DAEMON, DynologWatch
-from traceq.long_runs.run_watch import RunWatch
-from traceq.long_runs.status import serve_metrics
-from traceq.long_runs.watch_folder import WatchFolder
 
 _STORE_WITHIN_S = 10.0
 REMOVED = "the run folder was removed while the job ran"

@@ -69,8 +69,60 @@ B = TypeVar("B")
 _MEANING = {False: "the loop as it is", True: "as the loop defines it"}
 
 
+class StepSource:
+    """What gives a loop its batches and phases."""
+
+    __slots__ = ()
+    rank: Rank
+
+    def recorded_steps(self) -> Generator[str, None, None]:
+        """Return the steps, of which each yields its arm before it begins."""
+        raise NotImplementedError
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run."""
+        return self.rank.plan.folder.path
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Return a context manager: everything in its block belongs to this phase of the step."""
+        return self.rank.phases(name)
+
+    def steps(self, batches: Iterable[B]) -> Iterator[B]:
+        """Yield all batches, one per step; fetching is the phase `dataload_wait`.
+
+        Batches continue, unrecorded, after the recording is complete.
+        """
+        if isinstance(batches, DataLoader):
+            self.rank.facts.update(loader_settings(batches))
+        source = self._fetch_batches(batches)
+        with closing(self.recorded_steps()) as recorded:
+            for _, batch in zip(recorded, source, strict=False):
+                yield batch
+        yield from source
+
+    @contextmanager
+    def stepper(self) -> Iterator[Stepper]:
+        """Yield callbacks for a loop that runs elsewhere: they say where a step ends and which phase begins."""
+        stepper = Stepper(self.recorded_steps(), self.rank.phases)
+        try:
+            yield stepper
+        finally:
+            stepper.close()
+
+    def _fetch_batches(self, batches: Iterable[B]) -> Iterator[B]:
+        iterator = iter(batches)
+        while True:
+            try:
+                with self.phase(DATALOAD_WAIT):
+                    batch = next(iterator)
+            except StopIteration:
+                return
+            yield batch
+
+
 @dataclass(frozen=True, slots=True)
-class Session:
+class Session(StepSource):
     """Source of batches and phases for a loop whose steps are recorded.
 
     `open_steps` ends what is being recorded, at the latest with the block of `record`: a loop may be left anywhere, and
@@ -100,38 +152,8 @@ class Session:
         """Let the step that runs not count: it evaluates, or saves a checkpoint, which others do not."""
         self.arms.exclude_step()
 
-    @property
-    def folder(self) -> Path:
-        """Folder of the run."""
-        return self.rank.plan.folder.path
-
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return a context manager: everything in its block belongs to this phase of the step."""
-        return self.rank.phases(name)
-
-    def steps(self, batches: Iterable[B]) -> Iterator[B]:
-        """Yield all batches, one per step; fetching is the phase `dataload_wait`.
-
-        Batches continue, unrecorded, after the recording is complete.
-        """
-        if isinstance(batches, DataLoader):
-            self.rank.facts.update(loader_settings(batches))
-        source = self._fetch_batches(batches)
-        with closing(self._recorded_steps()) as recorded:
-            for _, batch in zip(recorded, source, strict=False):
-                yield batch
-        yield from source
-
-    @contextmanager
-    def stepper(self) -> Iterator[Stepper]:
-        """Yield callbacks for a loop that runs elsewhere: they say where a step ends and which phase begins."""
-        stepper = Stepper(self._recorded_steps(), self.rank.phases)
-        try:
-            yield stepper
-        finally:
-            stepper.close()
-
-    def _recorded_steps(self) -> Generator[str, None, None]:
+    def recorded_steps(self) -> Generator[str, None, None]:
+        """Return the steps until the recording is complete."""
         return self.open_steps.enter_context(closing(self._until_complete()))
 
     def _until_complete(self) -> Generator[str, None, None]:
@@ -145,16 +167,6 @@ class Session:
         finally:
             self.arms.restore()
             self.watching.close()
-
-    def _fetch_batches(self, batches: Iterable[B]) -> Iterator[B]:
-        iterator = iter(batches)
-        while True:
-            try:
-                with self.phase(DATALOAD_WAIT):
-                    batch = next(iterator)
-            except StopIteration:
-                return
-            yield batch
 
 
 @contextmanager
@@ -200,7 +212,7 @@ def record(
         variants = tuple(
             Arm(name, _MEANING[len(names) > 1], baseline=name == names[0], samples_per_step=samples) for name in names
         )
-        path = _shared_folder(world, Path(out) if out else None, names[0], overwrite=overwrite)
+        path = shared_folder(world, Path(out) if out else None, names[0], overwrite=overwrite, function="record")
         num = default_steps(world.device.type, world.size, len(names)) if steps is None else steps
         plan = _plan(world, path, variants, num, trace_steps)
         progress = watching.enter_context(watched_loop(replace(plan, hang_s=hang_after), world))
@@ -290,12 +302,12 @@ def _plan(world: World, path: str, arms: Sequence[Arm], steps: int, trace_steps:
     )
 
 
-def _shared_folder(world: World, out: Path | None, arm: str, *, overwrite: bool) -> str:
+def shared_folder(world: World, out: Path | None, arm: str, *, overwrite: bool, function: str) -> str:
     """Return the folder that rank 0 created, or raise its error, on every rank, so that no rank is left waiting."""
     path = message = ""
     if world.rank == 0:
         try:
-            remedy = "choose another folder for traceq.record(...)"
+            remedy = f"choose another folder for traceq.{function}(...)"
             path = str(create_run_folder(out, arm, overwrite=overwrite, remedy=remedy).absolute())  # the loop may chdir
         except TraceqError as error:
             message = str(error)

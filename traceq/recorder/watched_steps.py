@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,9 @@ import torch
 
 from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
+from traceq.long_runs.limits import EVERY_S, TIMED_STEPS
+from traceq.long_runs.step_store import CAPTURED, REGULAR, STEP, RowWriter
+from traceq.long_runs.watch_folder import FORMAT, CaptureRequest, WatchedJob, WatchFolder, WatchNode
 from traceq.model import Arm
 from traceq.recorder.job_rank import claims, common_request, plan_of_job
 from traceq.recorder.jobs.injection import JobArm, JobRequest
@@ -33,9 +36,6 @@ from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing.clocks import is_throttled, read_clocks
 from traceq.recorder.timing.stopwatch import GcPauses
 from traceq.recorder.toggles.toggle import Job
-from traceq.long_runs.limits import EVERY_S, TIMED_STEPS
-from traceq.long_runs.step_store import CAPTURED, REGULAR, STEP, RowWriter
-from traceq.long_runs.watch_folder import FORMAT, CaptureRequest, WatchedJob, WatchFolder, WatchNode
 
 _STEPS_PER_READING = 16
 _READ_NS = 10**8
@@ -43,7 +43,7 @@ _TASKS = "/proc/self/task"
 _THREAD, _CORE = "/proc/thread-self/stat", 36  # field 39, of which the first two are cut off
 _CORE_KHZ = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
 _PHASES = (DATALOAD_WAIT, "forward", "backward", "optimizer")
-_ARM = Arm("run", "the job as it is", baseline=True)
+WATCHED = Arm("run", "the job as it is", baseline=True)
 
 
 def start_watching(request: JobRequest, job: Job, tracker: StepTracker) -> WatchedSteps | None:
@@ -59,7 +59,7 @@ def start_watching(request: JobRequest, job: Job, tracker: StepTracker) -> Watch
     _note_node(launcher, request.out, world)
     hosts, pids = zip(*world.gather((socket.gethostname(), os.getpid())), strict=True)
     is_regular = all(world.gather(tracker.pattern.is_regular))
-    plan = replace(plan_of_job(request, (JobArm(_ARM, ()),), world), is_regular=is_regular)
+    plan = replace(plan_of_job(request, (JobArm(WATCHED, ()),), world), is_regular=is_regular)
     rank = Rank(plan, world, Phases(), ProgressCounters())
     rank.facts.update(job_facts(job, tracker))
     rank.say(f"traceq: {found_text(job, tracker, world)}")
@@ -67,7 +67,7 @@ def start_watching(request: JobRequest, job: Job, tracker: StepTracker) -> Watch
         watched = WatchedJob(FORMAT, hosts, tracker.pattern.text, request.started, request.command, pids)
         WatchFolder(Path(request.out)).write_job(watched)
     tracker.say = rank.say
-    return WatchedSteps(rank, tracker)
+    return WatchedSteps(rank, tracker.was_regular)
 
 
 def _note_node(launcher: str, run: str, world: World) -> None:
@@ -82,11 +82,14 @@ def _note_node(launcher: str, run: str, world: World) -> None:
 
 
 class WatchedSteps:
-    """The steps of this rank from now on; `phases` are to be those of the loop."""
+    """The steps of this rank from now on; `phases` are to be those of the loop.
 
-    def __init__(self, rank: Rank, tracker: StepTracker) -> None:
+    `was_regular` returns whether the step that just ended did what every step does.
+    """
+
+    def __init__(self, rank: Rank, was_regular: Callable[[], bool]) -> None:
         self.phases = rank.phases
-        self._rank, self._tracker = rank, tracker
+        self._rank, self._was_regular = rank, was_regular
         self._folder = WatchFolder(Path(rank.plan.out))
         self._writer = RowWriter(self._folder.steps, rank.world.rank)
         self._readings = _Readings(rank.world.device)
@@ -109,7 +112,7 @@ class WatchedSteps:
     def end_step(self) -> None:
         """Note the end of a step: the loop begins the next one."""
         elapsed_ns, now_ns = self._elapsed_ns, perf_counter_ns()
-        self._is_regular = self._tracker.was_regular()
+        self._is_regular = self._was_regular()
         flags = REGULAR * self._is_regular if self._traced is None else CAPTURED
         self._marks.append(
             (now_ns, thread_time_ns(), self._collector.collected_ns, *[elapsed_ns[name] for name in _PHASES], flags)

@@ -134,9 +134,7 @@ def running_world(device: str) -> Iterator[World]:
     `device`: cpu, cuda:N, or cuda for the one on which it holds memory, else the current one. Several ranks without a
     process group get one for the duration of the block.
     """
-    rank_device = torch.device(device)
-    if device == "cuda":
-        rank_device = device_with_memory() or torch.device("cuda", torch.cuda.current_device())
+    rank_device = device_of_program(device)
     if not dist.is_initialized():
         adopt_srun()
     local_rank = number_in("LOCAL_RANK", 0)
@@ -147,6 +145,13 @@ def running_world(device: str) -> Iterator[World]:
             yield _world_of_group(local_rank, rank_device)
     else:
         yield World(0, 0, 1, rank_device, (_this_peer(),))
+
+
+def device_of_program(device: str) -> torch.device:
+    """Return the device of cpu, cuda:N, or cuda: the one on which the program holds memory, else the current one."""
+    if device == "cuda":
+        return device_with_memory() or torch.device("cuda", torch.cuda.current_device())
+    return torch.device(device)
 
 
 def world_of_job(device: torch.device) -> World:
