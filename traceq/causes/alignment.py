@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.anchors import AnchorKind, Anchors
-from traceq.causes.common_subsequence import Pairs, common_subsequence
+from traceq.causes.common_subsequence import Pairs, Subsequences
 from traceq.causes.host_line import HostLine
 from traceq.facts.timeline.steps import step_of_work, steps
 from traceq.frozen import frozen
@@ -40,14 +40,14 @@ def align(a: HostLine, b: HostLine) -> Alignment:
     shift = _step_shift(a.trace, b.trace)
     in_a: list[NDArray[np.int64]] = []
     in_b: list[NDArray[np.int64]] = []
-    segments = _segments(a, b, shift)
+    segments, common = _segments(a, b, shift), Subsequences()
     all_keys_a, all_keys_b = a.keys[a.by_chain], b.keys[b.by_chain]
     kind_a, kind_b = a.kind[a.by_chain], b.kind[b.by_chain]
     for (a_from, a_to), (b_from, b_to) in segments:
         keys_a, keys_b = all_keys_a[a_from:a_to], all_keys_b[b_from:b_to]
-        pairs = common_subsequence(keys_a[:, 0], keys_b[:, 0])
+        pairs = common.of(keys_a[:, 0], keys_b[:, 0])
         for level in (1, 2):
-            pairs = _refined(pairs, keys_a[:, level], keys_b[:, level])
+            pairs = _refined(pairs, keys_a[:, level], keys_b[:, level], common)
         pairs = _by_position(pairs, kind_a[a_from:a_to], kind_b[b_from:b_to])
         in_a.append(a_from + pairs[0])
         in_b.append(b_from + pairs[1])
@@ -108,11 +108,11 @@ def _step_shift(a: Trace, b: Trace) -> int:
     return best[-1]
 
 
-def _refined(pairs: Pairs, keys_a: NDArray[np.int64], keys_b: NDArray[np.int64]) -> Pairs:
+def _refined(pairs: Pairs, keys_a: NDArray[np.int64], keys_b: NDArray[np.int64], common: Subsequences) -> Pairs:
     """Return the pairs with those of looser keys in the gaps between them."""
     gaps, in_a, in_b = _gaps(pairs, len(keys_a), len(keys_b)), [pairs[0]], [pairs[1]]
     for a_from, a_to, b_from, b_to in gaps:
-        more_a, more_b = common_subsequence(keys_a[a_from:a_to], keys_b[b_from:b_to])
+        more_a, more_b = common.of(keys_a[a_from:a_to], keys_b[b_from:b_to])
         in_a.append(a_from + more_a)
         in_b.append(b_from + more_b)
     return _sorted(in_a, in_b) if gaps else pairs

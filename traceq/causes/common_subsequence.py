@@ -51,6 +51,20 @@ def common_subsequence(a: NDArray[np.int64], b: NDArray[np.int64]) -> Pairs:
     return in_a[order], in_b[order]
 
 
+class Subsequences:
+    """Common subsequences, each found once: steps and layers repeat, and so do the gaps in which they differ."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[bytes, bytes], Pairs] = {}
+
+    def of(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> Pairs:
+        """Return what `common_subsequence` does."""
+        key = a.tobytes(), b.tobytes()
+        if key not in self._pairs:
+            self._pairs[key] = common_subsequence(a, b)
+        return self._pairs[key]
+
+
 def _num_equal(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
     """Return how many elements both begin with."""
     size = min(len(a), len(b))
