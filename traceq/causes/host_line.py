@@ -187,7 +187,6 @@ def _owners(
 ) -> tuple[NDArray[np.int64], tuple[HostOwner, ...]]:
     """Return (int64[K] into the owners, the owners): what the active one of some threads does at each time."""
     active = active_thread(trace, time_ns, threads)
-    origin = origins(trace, active.track, time_ns, time_ns, innermost=active.op)
     names, phase, places = phases(trace).names, phases(trace).main_phase_at(time_ns), python_places(trace)
     place = np.zeros(len(time_ns), np.int64)
     for track, parts in places.parts.items():
@@ -195,10 +194,15 @@ def _owners(
         index = span_index(parts, time_ns[on_track])
         place[on_track[index >= 0]] = places.place[track][index[index >= 0]]
     is_op = active.op >= 0
+    in_op = np.flatnonzero(is_op)  # with Python frames, of fewer instants than there are in none
+    in_ops = active.take(in_op)
+    origin = origins(trace, in_ops.track, in_ops.time_ns, in_ops.time_ns, innermost=in_ops.op)
+    op, outermost, line, module = np.zeros((4, len(time_ns)), np.int64)
+    op[in_op], outermost[in_op] = origin.op, _outermost_names(trace, in_ops)
+    line[in_op], module[in_op] = origin.line, origin.module
     is_once, pauses = contains(once(trace).parts, time_ns), contains(host_pauses(trace), time_ns)
     apart = np.where(is_once, 2, pauses)
-    columns = [np.where(is_op, origin.op, -1 - place), _outermost_names(trace, active), phase]
-    columns += [column * is_op for column in (origin.line, origin.module) if column.any()]
+    columns = [np.where(is_op, op, -1 - place), outermost, phase, *(each for each in (line, module) if each.any())]
     groups = group([apart, *(np.where(apart, 0, column) for column in columns)])
     owners = []
     for first in groups.first.tolist():
@@ -206,8 +210,8 @@ def _owners(
         if apart[first]:
             owners.append(HostOwner(ONCE if is_once[first] else PAUSES, "", "", "", ""))
         elif is_op[first]:
-            op, line, module = (origin.texts[column[first]] for column in (origin.op, origin.line, origin.module))
-            owners.append(HostOwner(trace.events.strings[columns[1][first]], op, in_phase, line, module))
+            name, texts = trace.events.strings[outermost[first]], origin.texts
+            owners.append(HostOwner(name, texts[op[first]], in_phase, texts[line[first]], texts[module[first]]))
         else:
             between = places.places[place[first]]
             owners.append(HostOwner(between.name, "", in_phase, between.line, between.module))
@@ -215,10 +219,8 @@ def _owners(
 
 
 def _outermost_names(trace: Trace, active: ActiveThread) -> NDArray[np.int64]:
-    """Return int64[K]: the name (a string of the trace) of the outermost op at each time, 0 outside all ops."""
+    """Return int64[K]: the name (a string of the trace) of the outermost op at each time, all of which are in ops."""
     names = np.zeros(len(active.op), np.int64)
-    in_op = np.flatnonzero(active.op >= 0)
-    for ops, chosen in host_ops(trace).on(active.track[in_op]):
-        which = in_op[chosen]
-        names[which] = trace.events.name[ops.rows[outermost_ops(trace, ops)[active.op[which]]]]
+    for ops, which in host_ops(trace).on(active.track):
+        names[which] = trace.events.name[ops.rows[outermost_ops(trace, ops)]][active.op[which]]
     return names
