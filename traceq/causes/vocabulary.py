@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from traceq.facts.comm.collective_roles import collective_roles
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import is_communication
-from traceq.facts.events.nesting import ThreadNests, thread_nests, tracks
+from traceq.facts.events.nesting import ThreadNests, host_boundaries, host_ops, python_frames, thread_nests, tracks
 from traceq.facts.memo import keep, once_per_trace
 from traceq.facts.timeline.call_sites import line_function, origins
 from traceq.facts.timeline.data_loading import LOADER, LOADING
+from traceq.facts.timeline.host_pauses import host_pauses
+from traceq.facts.timeline.once import once
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
@@ -113,7 +115,10 @@ def _renamed(trace: Trace, names: Mapping[Name, Name]) -> Trace:
                 strings.append(new[1])
         column[rows[kind]] = number[column[rows[kind]]]
     renamed = replace(trace, events=replace(events, strings=tuple(strings), name=column))
-    keep(collective_roles, renamed, collective_roles(trace))  # its own names tell what they are for
+    for told_by_own_names in (collective_roles, once, host_pauses):
+        keep(told_by_own_names, renamed, told_by_own_names(trace))
+    for without_names in (tracks, device_work, host_ops, python_frames, host_boundaries):
+        keep(without_names, renamed, without_names(trace))
     return renamed
 
 
