@@ -511,12 +511,10 @@ def _cause(parts: Contributions, row: _Row, ns: NDArray[np.float64]) -> _Unround
     """
     num_steps = max(parts.num_paired, 1)
     index = np.flatnonzero(np.isin(parts.label, row.labels))
-    by_label = {number: abs(float(ns[index[parts.label[index] == number]].sum())) for number in row.labels}
+    by_label = np.abs(np.bincount(parts.label[index], weights=ns[index], minlength=len(parts.labels)))
     ordered = sorted(row.labels, key=lambda number: (-by_label[number], number))
-    most = _MOST * sum(by_label.values())
-    named = next(
-        ordered[:num] for num in range(1, len(ordered) + 1) if sum(by_label[number] for number in ordered[:num]) >= most
-    )
+    running = np.cumsum(by_label[ordered])
+    named = ordered[: 1 + int(np.searchsorted(running, _MOST * running[-1]))]
     labels = [parts.labels[number] for number in named]
     label, first = labels[0], named[0]
     replaced = replaced_name(parts, row.labels)

@@ -211,7 +211,8 @@ def _quantile(work: Numbers, relative: NDArray[np.float64]) -> float | None:
 
     A single long pause of one of them is not its jitter.
     """
-    order = np.lexsort((relative, work))
+    order = np.argsort(relative)  # several times as fast as a stable sort, which sorts few names by radix
+    order = order[np.argsort(work[order].astype(np.min_scalar_type(int(work.max(initial=0)))), kind="stable")]
     first = np.flatnonzero(np.diff(work[order], prepend=-1))
     if len(first) < _FEWEST_NAMES:
         return None
