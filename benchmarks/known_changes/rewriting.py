@@ -204,10 +204,21 @@ def fused(recording: Recording) -> Edit:
         factor[id(runs[-1])] = _FUSED * sum(work["dur"] for work in runs) / max(runs[-1]["dur"], 0.001)
     names = {each["name"] for _, ops, _ in chosen for each in ops}
     names |= {kernel_family(work["name"]) for _, _, runs in chosen for work in runs}
-    simulator.run(scale=lambda work: factor.get(id(work), 1))
+    gone = [number for number, work in enumerate(simulator.dev) if factor.get(id(work)) == 0]
+    early = {number: -_gap_us(simulator, number) for number in gone}
+    simulator.run(scale=lambda work: factor.get(id(work), 1), late=early)
     _fuse(doc, simulator, chosen)
     change = Change("replaced", ("ext::fused", "fused_kernel", name, *sorted(names)), len(chosen))
     return Edit(recording.replayed(), {0: doc}, (change,))
+
+
+def _gap_us(simulator: Any, number: int) -> float:
+    """Return how long work starts after all that it waits for: a kernel that is gone has no gap before it either."""
+    work, (before, call, awaited) = simulator.dev[number], simulator.info[number]
+    ready = [_end(simulator.dev[each]) for each in (before, awaited) if each is not None]
+    ready += [] if call is None else [call["ts"]]
+    gap_us: float = max(work["ts"] - max(ready, default=work["ts"]), 0.0)
+    return gap_us
 
 
 def _fuse(doc: Doc, simulator: Any, chosen: Sequence[tuple[Doc, list[Doc], list[Doc]]]) -> None:
