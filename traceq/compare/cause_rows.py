@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.edges import IN_BOTH
 from traceq.causes.host_line import ONCE
-from traceq.compare.cause_names import MOST_OF_IT, cause_name, jitter_name, pace_name, phase_text
+from traceq.compare.cause_names import LARGEST, MOST_OF_IT, cause_name, jitter_name, pace_name, phase_text
 from traceq.compare.contributions import Contributions, Part
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.input_shapes import have_same_work
@@ -109,11 +109,12 @@ def cause_rows(parts: Contributions, delta_ns: int) -> tuple[Cause, ...]:
         phase = table.most_in(rest.labels)
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps, phase))
     if table.hidden:
-        first = max(table.hidden, key=lambda row: abs(row.ns))
+        hidden_ns = sum(row.ns for row in table.hidden)
+        first = max(table.hidden, key=lambda row: row.ns * np.sign(hidden_ns))
         is_most = 2 * abs(first.ns) >= sum(abs(row.ns) for row in table.hidden)
-        is_most &= not replaced_name(parts, first.labels)
-        of_first = f", {MOST_OF_IT}{_named(_cause(parts, first, total).cause)}" if is_most else ""
-        causes.append(_other("residual", _HIDDEN + of_first, sum(row.ns for row in table.hidden) / num_steps))
+        of_first = f", {MOST_OF_IT if is_most else LARGEST}{_named(_cause(parts, first, total).cause)}"
+        text = _HIDDEN + ("" if replaced_name(parts, first.labels) else of_first)
+        causes.append(_other("residual", text, hidden_ns / num_steps))
     ends = [steps(trace).by_device for trace in parts.traces]
     residual = "steps that only one side has" if ends[0] == ends[1] else "steps that do not both end with the device"
     return _whole(causes, sign, delta_ns, _common_phases(parts), residual, is_paired=parts.is_paired)
