@@ -107,6 +107,20 @@ def test_without_a_device_the_wait_for_data_is_the_data_loader() -> None:
     assert effects(causes) == {"host|dataload|data loader|": (0, 0, 30)}
 
 
+@pytest.mark.parametrize("has_device", [True, False])
+def test_what_workers_take_over_is_the_data_loader_alone(has_device: bool) -> None:
+    """The process makes a batch in 90, 70 of that in ops; with workers it waits 10 for it, and opens what they send."""
+
+    def loaded(kind: str, dur: float, *ops: Event) -> list[Event]:
+        end, name = 10 + dur, f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__"
+        events = [step(0, end + 50), op("aten::zero_", 0, 5), annotation(name, 10, dur), *ops, op("aten::mm", end, 20)]
+        return [*events, launch(end + 5, 2, 1), kernel("gemm", end + 10, 40, 1)] if has_device else events
+
+    made = loaded("SingleProcess", 90, op("aten::to", 20, 40), op("aten::stack", 60, 30))
+    delta, _, causes = explained(made, loaded("MultiProcessing", 10, op("aten::set_", 12, 5)))
+    assert (delta, effects(causes)) == (-80, {"host|dataload|data loader|": (0, 0, -80)})
+
+
 def test_without_a_device_a_read_of_a_value_is_a_sync() -> None:
     reads = [op("aten::item", 15, 4), op("aten::_local_scalar_dense", 16, 2)]
     delta, _, causes = explained([step(0, 15), op("aten::mm", 0, 15)], [step(0, 19), op("aten::mm", 0, 15), *reads])

@@ -14,7 +14,7 @@ from traceq.causes.common_steps import are_swapped
 from traceq.causes.edges import IN_A, IN_B, IN_BOTH
 from traceq.compare.attribution import Accounts, accounts
 from traceq.compare.contributions import Contributions, Part
-from traceq.compare.labels import LabelNumbers
+from traceq.compare.labels import LOADER, LabelNumbers
 from traceq.frozen import frozen
 from traceq.model import Trace
 
@@ -36,7 +36,7 @@ def account_contributions(a: Trace, b: Trace) -> Contributions:
     is_swapped = are_swapped(a, b)
     a, b = (b, a) if is_swapped else (a, b)
     sides = accounts(a, b), accounts(b, a)
-    numbers = LabelNumbers([side.labels for side in sides], is_swapped=is_swapped)
+    numbers = LabelNumbers([side.labels for side in sides], (a, b), is_swapped=is_swapped)
     of_sides = [numbers.numbers(side.labels) for side in sides]
     num_steps = min(side.ns.shape[1] for side in sides)
     of_a, of_b = (
@@ -44,6 +44,7 @@ def account_contributions(a: Trace, b: Trace) -> Contributions:
     )
     more = of_b.num - of_a.num
     more[[is_number_of_chance(*nums) for nums in zip(of_a.num.tolist(), of_b.num.tolist(), strict=True)]] = 0
+    more[[label.name == LOADER.name for label in numbers.labels]] = 0  # its ops are of one side alone, or in workers
     moved = of_b.bytes - of_a.bytes
     label, step = np.nonzero(of_a.ns | of_b.ns | more | moved)
     a_ns, b_ns, none = of_a.ns[label, step], of_b.ns[label, step], np.zeros(len(label), np.bool_)

@@ -169,7 +169,8 @@ def contributions(common: CommonSteps) -> Contributions:
     """Return all contributions to the delta of the paired steps: `share` times (`b_ns` - `a_ns`) adds up to it."""
     tables = [[(device_labels(line), hold_labels(line)) for line in lines] for lines in (common.a, common.b)]
     names = [[label for of_rank in side for table in of_rank for label in table[0]] for side in tables]
-    labels = LabelNumbers(names, is_swapped=common.is_swapped)
+    explained = common.a[common.explained].trace, common.b[common.explained].trace
+    labels = LabelNumbers(names, explained, is_swapped=common.is_swapped)
     ranks = [_of_rank(common, labels, index, (tables[0][index], tables[1][index])) for index in range(len(common.a))]
     columns = {field.name: _joined([getattr(rank, field.name) for rank in ranks]) for field in fields(_Columns)}
     edge, ns = columns.pop("edge"), np.where(columns["part"] == Part.WAIT, 0, columns["a_ns"] + columns["b_ns"])

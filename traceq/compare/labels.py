@@ -25,10 +25,12 @@ from traceq.facts.events.name_patterns import VENDOR
 from traceq.facts.events.nesting import tracks
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.call_sites import line_function, origins
+from traceq.facts.timeline.data_loading import LOADING, have_unlike_loaders
 from traceq.facts.timeline.phases import phases
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
+from traceq.model import Trace
 
 AND_MORE = re.compile(r" \(and (\d+) more\)$")
 _INSTANCE = re.compile(r"_\d+$")
@@ -73,10 +75,15 @@ Labelled = tuple[list[Label], NDArray[np.int64]]
 
 
 class LabelNumbers:
-    """Numbers of labels, in order of first use; lines and modules tell apart only where both sides have them."""
+    """Numbers of labels, in order of first use; lines and modules tell apart only where both sides have them.
 
-    def __init__(self, sides: Sequence[Sequence[Label]], *, is_swapped: bool) -> None:
+    What the host does to load is told apart only where both sides make their batches in the same way: workers take over
+    all of it together.
+    """
+
+    def __init__(self, sides: Sequence[Sequence[Label]], traces: tuple[Trace, Trace], *, is_swapped: bool) -> None:
         self._is_swapped = is_swapped
+        self._is_loading_one = have_unlike_loaders(*traces)
         self._numbers: dict[Label, int] = {}
         self._lines: list[str] = []
         self._with_line = all(any(label.line for label in side) for side in sides)
@@ -94,6 +101,8 @@ class LabelNumbers:
 
     def number(self, label: Label, rank: int = -1) -> int:
         """Return the number of a label on a rank, a new one if needed."""
+        if self._is_loading_one and label.kind == "host" and label.phase in LOADING:
+            label = replace(LOADER, phase=label.phase)
         key = replace(
             label,
             inner=label.inner if label.inner != label.name else "",

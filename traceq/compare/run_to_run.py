@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from traceq.causes.host_line import ONCE
 from traceq.compare.contributions import Contributions, Part
-from traceq.compare.labels import Label
+from traceq.compare.labels import LOADER, Label
 from traceq.compare.result import REPLACED_BY
+from traceq.facts.timeline.data_loading import have_unlike_loaders
 from traceq.facts.timeline.host_pauses import PAUSES
 from traceq.grouping import Numbers
 from traceq.intervals import sorted_unique
@@ -30,8 +31,11 @@ _POWERS, _LONG_POWER = 64, 13
 
 
 def comparable(parts: Contributions) -> NDArray[np.bool_]:
-    """Return which contributions are work that both sides did alike: bool[C]."""
-    of_work = np.array([is_work(label) for label in parts.labels], np.bool_)
+    """Return which contributions are work that both sides did alike: bool[C]; making batches is not receiving them."""
+    is_loaded_alike = not have_unlike_loaders(*parts.traces)
+    of_work = np.array(
+        [is_work(label) and (is_loaded_alike or label.name != LOADER.name) for label in parts.labels], np.bool_
+    )
     long_enough = (parts.a_ns > _SHORTEST_NS) & (parts.b_ns > _SHORTEST_NS)
     return np.asarray(of_work[parts.label] & (parts.num == 0) & long_enough & (parts.part != Part.WAIT))
 

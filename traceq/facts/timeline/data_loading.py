@@ -119,6 +119,12 @@ def makes_own_batches(trace: Trace) -> bool:
     return 2 * measure(own_batches(trace)) > measure(loader_waits(trace))
 
 
+def have_unlike_loaders(a: Trace, b: Trace) -> bool:
+    """Return whether the main thread makes the batches of one of two recordings, and receives those of the other."""
+    both_wait = len(loader_waits(a)) > 0 and len(loader_waits(b)) > 0
+    return both_wait and makes_own_batches(a) != makes_own_batches(b)
+
+
 @once_per_trace
 def loader_iterations(trace: Trace) -> Iterations:
     """Return when the main thread begins to iterate a data loader.
