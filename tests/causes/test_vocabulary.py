@@ -71,6 +71,20 @@ def test_ops_of_different_functions_of_the_job_do_not_replace_each_other(functio
     assert len(matched_names(a, b)) == num
 
 
+def test_what_no_side_tells_of_two_ops_does_not_make_them_alike() -> None:
+    """One op is there instead of three: without shapes and known neighbours none of these is known to be it."""
+
+    def rewritten(*names: str) -> Trace:
+        rows, between = [step(0, 900)], 600 // len(names)
+        calls = [("aten::first", 10, 50), *((name, 100 + n * between, between - 10) for n, name in enumerate(names))]
+        for number, (name, start, dur) in enumerate([*calls, ("aten::last", 800, 50)], start=1):
+            rows += [op(name, start, dur), launch(start + 5, 5, number), kernel("k", start + 10, 5, number)]
+        return build(*rows)
+
+    assert texts(rewritten("clamp", "add", "mul"), rewritten("ext::exchange")) == {}
+    assert texts(rewritten("clamp"), rewritten("ext::clamp")) == {"ext::clamp": "clamp"}
+
+
 def test_a_kernel_never_has_the_name_of_an_op() -> None:
     pairs = matched_names(model({}), model({"norm": "a", "norm_k": "b", "mlp_k": "c"}))
     assert all(of_a[0] == of_b[0] for of_b, of_a in pairs.items())

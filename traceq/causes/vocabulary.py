@@ -45,7 +45,7 @@ _NO_USE, _UNMATCHED = -2, -1
 """Numbers of no neighbour, and of one whose name the other side does not have."""
 _WEIGHTS = np.array([4, 2, 1, 1, 2, 1, 1, 1, 1])
 """Of what is compared of a use: that there is one, what is around it, before it and after it, and the `traits`."""
-_SHAPES, _FUNCTION = 4, 8
+_SHAPES, _FUNCTION, _MAY_LACK = 4, 8, (1, 2, 3, 4)
 _MOST_PAIRS = 10_000_000
 """Pairs of names that are compared; real recordings have some thousand names each, of which few differ."""
 
@@ -272,7 +272,7 @@ def _matched(
     for number, (of_b, of_a) in enumerate(pairs.items(), len(numbers)):
         numbers[of_a] = numbers[of_b] = number
     sides = [_signatures(uses, numbers) for uses in (a, b)]
-    likeness = _likeness(*sides)
+    likeness = _likeness(*sides, only_known=least == _SURELY_ALIKE)
     kind_a, kind_b = (np.array([kind for kind, _ in uses.lacked]) for uses in (a, b))
     likeness[kind_a[:, None] != kind_b[None, :]] = 0.0
     in_a, in_b = np.nonzero(likeness >= least)
@@ -302,6 +302,12 @@ class _Signatures:
         return np.asarray(np.bincount(self.keys[is_times, 0], self.weight[is_times], self.num_names))
 
     @property
+    def is_known(self) -> NDArray[np.bool_]:
+        """bool[M]: not a neighbour whose name is unmatched, nor shapes or a function that were not recorded."""
+        _, kind, value = self.keys.T
+        return np.asarray(np.where(kind == _FUNCTION, value > 0, (value != -1) | ~np.isin(kind, _MAY_LACK)))
+
+    @property
     def decides(self) -> NDArray[np.bool_]:
         """bool[M]: a function of the job, or the grid of a kernel: what is known to be another is another."""
         _, kind, value = self.keys.T
@@ -320,16 +326,19 @@ def _signatures(uses: _Uses, numbers: Mapping[Name, int]) -> _Signatures:
     return _Signatures(len(uses.lacked), is_kernel, groups.keys, times * _WEIGHTS[groups.keys[:, 1]])
 
 
-def _likeness(a: _Signatures, b: _Signatures) -> NDArray[np.float64]:
+def _likeness(a: _Signatures, b: _Signatures, *, only_known: bool) -> NDArray[np.float64]:
     """Return float64[names of A, of B]: the part of the uses of two names that agrees (weighted Jaccard).
 
-    0 of names of which one is used more than twice as often, or of which no function of the job, or grid, is the same.
+    With `only_known` what neither side tells agrees in nothing: a neighbour without a name of the other side, shapes
+    and functions that were not recorded. 0 of names of which one is used more than twice as often, or of which no
+    function of the job, or grid, is the same.
     """
     features = group([np.r_[a.keys[:, 1], b.keys[:, 1]], np.r_[a.keys[:, 2], b.keys[:, 2]]]).group_ids
     of_a, of_b = features[: len(a.keys)], features[len(a.keys) :]
     row, other = equal_pairs(of_a, of_b)
     agrees, is_same = np.zeros((2, a.num_names, b.num_names))
-    np.add.at(agrees, (a.keys[row, 0], b.keys[other, 0]), np.minimum(a.weight[row], b.weight[other]))
+    weight = np.minimum(a.weight[row], b.weight[other]) * (a.is_known[row] | (not only_known))
+    np.add.at(agrees, (a.keys[row, 0], b.keys[other, 0]), weight)
     decides = a.decides[row]
     is_same[a.keys[row[decides], 0], b.keys[other[decides], 0]] = 1
     all_a, all_b = (np.bincount(each.keys[:, 0], each.weight, each.num_names) for each in (a, b))
