@@ -121,8 +121,8 @@ class Outcome:
     onsets: list[Onset]
     explained: str
 
-    def found(self, planted: Planted) -> Onset | None:
-        """Return the first onset since the planted one, if it is the right one and in time; any before it is false."""
+    def onset_of(self, planted: Planted) -> Onset | None:
+        """Return the first onset if it is the planted one, and in time."""
         if not self.onsets:
             return None
         first = self.onsets[0]
@@ -151,11 +151,11 @@ def _traceq(words: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "120"})
 
 
-def _commands(said: str) -> Iterator[list[str]]:
+def _commands(output: str) -> Iterator[list[str]]:
     """Yield the commands that were named for traced onsets."""
-    for line in said.splitlines():
-        if found := re.match(r"traceq: onset-\d+: traceq (.*)", line):
-            yield found[1].split()
+    for line in output.splitlines():
+        if match := re.match(r"traceq: onset-\d+: traceq (.*)", line):
+            yield match[1].split()
 
 
 def main() -> None:
@@ -190,16 +190,16 @@ def main() -> None:
 
 
 def _row(planted: Planted, outcomes: list[Outcome]) -> tuple[str, ...]:
-    found = [onset for outcome in outcomes if (onset := outcome.found(planted))]
+    onsets = [onset for outcome in outcomes if (onset := outcome.onset_of(planted))]
     line = f"train.py:{_line(planted.name)}" if planted.has_line else ""
     named = sum(line in outcome.explained for outcome in outcomes)
-    others = sum(len(outcome.onsets) - bool(outcome.found(planted)) for outcome in outcomes)
+    num_others = sum(len(outcome.onsets) for outcome in outcomes) - len(onsets)
     return (
         planted.name,
-        f"{len(found)} of {len(outcomes)}",
-        ", ".join(str(onset.seen_at - ONSET) for onset in found),
+        f"{len(onsets)} of {len(outcomes)}",
+        ", ".join(str(onset.seen_at - ONSET) for onset in onsets),
         f"{line}: {named} of {len(outcomes)}" if line else "-",
-        str(others),
+        str(num_others),
     )
 
 
@@ -210,8 +210,8 @@ def _line(name: str) -> int:
 
 
 def _text(outcome: Outcome) -> str:
-    said = [f"{each.kind} {each.ranks} {each.step}, said {each.seen_at}" for each in outcome.onsets]
-    return "; ".join(said) or "nothing"
+    texts = [f"{each.kind} {each.ranks} {each.step}, said {each.seen_at}" for each in outcome.onsets]
+    return "; ".join(texts) or "nothing"
 
 
 if __name__ == "__main__":

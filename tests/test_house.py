@@ -37,7 +37,7 @@ LAYERS = (
     {"analysis", "frames", "crosscheck", "snapshots", "interop"},
     {"compare", "engines"},
     {"rules", "library", "improve"},
-    {"history", "watch"},
+    {"history", "long_runs"},
     {"renderers", "recorder", "viewer"},
     {"plugins", "integrations", "agent_tools"},
     {"commands", "pytest_plugin"},

@@ -48,6 +48,7 @@ RUN_BY = {
     "docs/pytest.md": "test_pytest_plugin.py",
     "docs/trainers.md": "docs/test_trainers.py",
     "docs/tutorial.md": "docs/test_tutorial.py",
+    "docs/watch.md": "recorder/test_watched_loop.py",
 }
 """The test that runs the Python of a page which is no session of an interpreter, or that page's own."""
 NOT_RUN = {

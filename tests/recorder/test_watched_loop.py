@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="recording needs torch")
+
+import numpy as np
+import torch
+from paths import DOCS
 
 import traceq
 from traceq.errors import UsageFault
@@ -39,18 +44,25 @@ LOOP = """
 """
 
 
-def test_each_step_is_a_row_and_one_that_is_excluded_does_not_count(tmp_path: Path) -> None:
+def test_each_step_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "watch.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    given = {"traceq": traceq, "loader": torch.randn(40, 64), "model": torch.nn.Linear(64, 1)}
+    exec(compile(block, "watch.md", "exec"), given)
+    rows = RowReader(tmp_path / "run" / "steps", 0).take()
+    assert list(rows["step"]) == list(range(40))
+    assert (rows["flags"] == REGULAR).all()
+    assert (rows[["loader", "forward", "backward"]].tolist() > np.zeros(3)).all()
+    assert (rows["wall"] > rows["loader"] + rows["forward"] + rows["backward"]).all()
+
+
+def test_a_step_that_is_excluded_does_not_count(tmp_path: Path) -> None:
     with traceq.watch(tmp_path / "run", device="cpu") as run:
         for number in run.steps(range(40)):
-            with run.phase("forward"):
-                sum(range(1000))
             if number == 20:
                 run.exclude_step()
     rows = RowReader(run.folder / "steps", 0).take()
-    assert list(rows["step"]) == list(range(40))
     assert list(rows["flags"]) == [REGULAR * (number != 20) for number in range(40)]
-    assert (rows["forward"] > 0).all()
-    assert (rows["wall"] > rows["forward"] + rows["loader"]).all()
 
 
 def test_callbacks_of_a_trainer_watch_its_steps(tmp_path: Path) -> None:
