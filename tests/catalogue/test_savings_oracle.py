@@ -13,6 +13,8 @@ from oracle.savings import CODES, Savings
 from paths import FIXTURES
 
 from traceq.claims.claim import Claim
+from traceq.facts.timeline.once import once
+from traceq.runs.read import read
 
 WITH_SYNCS = re.compile(
     "^(cuda-sync|dlrm|ep-moe-b200-ab/ref|hta-diff|owlv2|resnet50-2021|sam-a100-ab|torchrec|example|kinds/inference)"
@@ -31,6 +33,12 @@ def findings_of(path: Path) -> list[Claim]:
     return [finding for finding in sheet_of(path).findings if finding.code in CODES]
 
 
+def once_of(path: Path) -> list[tuple[int, int]]:
+    """Spans on which the host does what later steps do not."""
+    (trace,) = read(path).traces
+    return [(start, end) for start, end in once(trace).parts.tolist()]
+
+
 def marks_of(name: str, marks: Collection[pytest.Mark | pytest.MarkDecorator]) -> Collection[Any]:
     return [pytest.mark.slow] if name in LONGEST else marks
 
@@ -45,7 +53,7 @@ def marks_of(name: str, marks: Collection[pytest.Mark | pytest.MarkDecorator]) -
 def test_what_a_finding_saves_is_what_a_replay_of_its_events_saves(path: Path, name: str) -> None:
     findings = findings_of(path)
     assert bool(findings) == bool(WITH_SYNCS.search(name))
-    savings = Savings(path) if findings else None
+    savings = Savings(path, once=once_of(path)) if findings else None
     for finding in findings:
         assert savings is not None
         assert finding.ns == pytest.approx(savings.saved_ns(finding.code, finding.key), abs=1)
@@ -70,6 +78,6 @@ def test_what_a_finding_of_a_job_saves_is_what_a_replay_of_its_rank_saves(path: 
         assert rank is not None
         if rank not in of_rank:
             (file,) = path.glob(f"rank{rank}.json*")
-            of_rank[rank] = Savings(file, partial)
+            of_rank[rank] = Savings(file, partial, once_of(file))
         assert finding.ns == pytest.approx(of_rank[rank].saved_ns(finding.code, finding.key), abs=1)
     assert bool(of_rank) == bool(re.search("example|dlrm|torchrec", path.as_posix()))

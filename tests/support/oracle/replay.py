@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from .holds import Hold, holds, loading_calls, queue_length
 from .phases import Phases
 from .reader import NOT_THE_PROGRAM, Trace, read
-from .spans import inside, union
+from .spans import Span, clip, inside, measure, union
 from .steps import windows
 from .streams import NEVER, Device, stream_waits
 from .unrecorded import gaps, opening
@@ -55,9 +55,12 @@ class Edge:
 
 
 class Replay:
-    """The graph of a file: node 0, then the points of the host, each with the start and the end of what it launches."""
+    """The graph of a file: node 0, then the points of the host, each with the start and the end of what it launches.
 
-    def __init__(self, path: Path) -> None:
+    What the host does on the spans `once` takes no time in any saving; the oracle does not tell what they are.
+    """
+
+    def __init__(self, path: Path, once: Collection[Span] = ()) -> None:
         self.trace = trace = read(path)
         self.device = Device(trace)
         assert is_one_sequence(trace, self.device), "threads launch side by side, or sessions are joined"
@@ -76,6 +79,8 @@ class Replay:
         self._weigh()
         self.ends_of_steps = self._ends_of_steps()
         self.observed = self.play({})
+        self.without_once = self._without_once(list(once))
+        self.recurring = self.play(self.without_once)
 
     def _number_nodes(self) -> None:
         """Nodes in an order in which every edge runs forwards, with their times since the first point."""
@@ -224,6 +229,17 @@ class Replay:
                 latest[op.stream] = max(latest.get(op.stream, (NEVER, 0)), (op.end, node))
         return [node for _, node in latest.values()]
 
+    def _without_once(self, once: list[Span]) -> dict[int, int]:
+        """The host's edges that are once in part, with what of them is not."""
+        first = self.points[0].time
+        instead = {}
+        for node in self.node_of_point if once else ():
+            for edge in self.into[node]:
+                ns = measure(clip(once, first + self.time[edge.source], first + self.time[node]))
+                if edge.kind == "host" and ns:
+                    instead[id(edge)] = edge.weight - ns
+        return instead
+
     def play(self, instead: dict[int, int]) -> list[int]:
         """Ns of each step if some edges, by identity, take no longer than given."""
         times = self._times(instead)
@@ -266,7 +282,10 @@ class Replay:
         }
         (lasts, then), (host, host_then) = (
             [sum(of[number] for number in self.counted) for of in sides]
-            for sides in ((self.observed, self.play(instead)), (self._host({}), self._host(instead)))
+            for sides in (
+                (self.recurring, self.play(self.without_once | instead)),
+                (self._host(self.without_once), self._host(self.without_once | instead)),
+            )
         )
         return min(lasts - then, max(lasts, host) - max(then, host_then)) / len(self.counted)
 
@@ -278,8 +297,8 @@ class Replay:
             for number, hold in enumerate(self.holds)
             if hold.is_removable and is_removed(hold) and any(a <= hold.start < b for a, b in host)
         }
-        played = self.play(self._without(removed))
-        return sum(self.observed[index] - played[index] for index in self.counted) / len(self.counted)
+        played = self.play(self.without_once | self._without(removed))
+        return sum(self.recurring[index] - played[index] for index in self.counted) / len(self.counted)
 
     def _without(self, removed: set[int]) -> dict[int, int]:
         """The edges of removed holds: nothing is waited for, and of the host's time a copy's call is left."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .holds import Hold
 from .replay import Replay
+from .spans import Span
 from .sync_rows import SyncRows
 from .syncs import Sync
 
@@ -17,10 +18,13 @@ CODES = {"costly_sync", "costly_allocation", "free_sync", "joint_syncs", "pageab
 
 
 class Savings:
-    """The replay of a file, and the rows of its syncs; `left_out` are names of steps that another rank has in part."""
+    """The replay of a file, and the rows of its syncs.
 
-    def __init__(self, path: Path, left_out: Collection[str] = ()) -> None:
-        self.replay = Replay(path)
+    `left_out` are names of steps that another rank has in part; on the spans `once` the host does what is once.
+    """
+
+    def __init__(self, path: Path, left_out: Collection[str] = (), once: Collection[Span] = ()) -> None:
+        self.replay = Replay(path, once)
         for step in self.replay.steps:
             step["partial"] |= step["name"] in left_out
         self.rows = SyncRows(self.replay.trace, self.replay.phases, self.replay.hidden, self.replay.opens)
