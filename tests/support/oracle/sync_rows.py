@@ -141,4 +141,4 @@ class SyncRows:
 def text_of(name: str, *, has_line: bool = True) -> str:
     line = user_line(name)
     number = f":{line[1]}" if line and has_line else ""
-    return f"{line[0]}{number} {line[2]}" if line else ""
+    return f"{line[0]}{number} {line[2]}".removesuffix(" <module>") if line else ""
