@@ -9,8 +9,10 @@ from traceq.analysis.registry import analyze
 from traceq.claims.claim import Claim
 from traceq.facts.events.kernel_loads import kernel_loading_calls
 from traceq.facts.events.starting_calls import library_loading_calls
+from traceq.facts.roofline.peaks import replaced_peaks
 from traceq.model import Run, Trace
 
+COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::Ten"
 CREATION, END = (f"torch/utils/data/dataloader.py(9): {name}" for name in ("_get_iterator", "_shutdown_workers"))
 
 
@@ -270,3 +272,21 @@ def test_the_device_is_not_judged_by_the_little_that_is_left_at_the_end(load_ms:
     """The last of 60 launches loads its kernel, and 200 us of steps are behind it."""
     (finding,) = cold_starts(cold(400, load_ms))
     assert ("busy_after_pct" in finding.measures) == (load_ms == 0)
+
+
+@pytest.mark.parametrize("start_us", [0, 400_000], ids=["warm", "cold"])
+def test_shares_of_what_an_op_and_casts_take_are_of_the_time_without_a_cold_start(start_us: int) -> None:
+    """Of 10 ms a product takes 6 and a cast 2, as they do in each later step; a start of 400 hid both."""
+    half = ["c10::BFloat16", "c10::BFloat16"]
+    rows = [op("aten::zeros", 1, start_us - 2), call("cudaMalloc", start_us - 3, 1)] if start_us else []
+    rows += [op("aten::mm", start_us, 10, **{"Input Dims": [[1000, 500], [500, 1000]], "Input type": half})]
+    rows += [launch(start_us + 1, 1, 1), kernel("gemm", start_us + 100, 6_000, 1)]
+    rows += [op("aten::copy_", start_us + 20, 10, **{"Input Dims": [[8], [8]], "Input type": ["float", half[0]]})]
+    rows += [launch(start_us + 21, 1, 2), kernel(COPY, start_us + 6_100, 2_000, 2)]
+    rows += [call("cudaDeviceSynchronize", start_us + 40, 8_060)]
+    run = Run("", (build(step(0, start_us + 10_000), *rows),))
+    with replaced_peaks(("bf16=1", "memory=100")):
+        claims = {each.code: each for name in ("efficiency", "kernels") for each in analyze(run, name).findings}
+    assert set(claims) == {"below_roof", "casts"}
+    assert claims["casts"].measures["share_pct"] == pytest.approx(20, rel=0.01)
+    assert claims["casts"].measures.get("share_of") == ("rest" if start_us else None)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis import sentences
 from traceq.claims.claim import BY_JOB_REPLAY, Basis, Claim
-from traceq.claims.limits import LARGE, NEARLY_ALL, NOTABLE, NOTHING
+from traceq.claims.limits import NEARLY_ALL, NOTABLE, NOTHING
 from traceq.errors import UsageFault
 from traceq.facts.memo import once_per_object
 from traceq.facts.ranks.exposed_waits import waiting_times
@@ -55,11 +55,6 @@ def unprofiled_share(job: Job, phase: re.Pattern[str], least_pct: float) -> Unpr
     None where no such phase was timed, or fewer than two blocks of steps, which are too few for an interval.
     """
     return _share(job, unprofiled_phase_ns(job, phase), least_pct)
-
-
-def is_told_once(once_ns: float, steps_ns: float) -> bool:
-    """Return whether so much of the steps is once that a claim tells it, and all others are about the rest."""
-    return once_ns >= LARGE * steps_ns
 
 
 def other_share(job: Job, least_pct: float) -> UnprofiledShare | None:
@@ -121,12 +116,12 @@ def exceeds_in_mean(ns: Times, step_ns: Times, least_pct: float) -> bool:
     return len(ns) >= LEAST_STEPS and 100 * lowest_mean(ns / step_ns) >= least_pct
 
 
-def recurs(steps_ns: Sequence[int], steps: Steps, least_pct: float) -> bool:
+def recurs(steps_ns: Sequence[int], step_ns: Times, least_pct: float) -> bool:
     """Return whether a time is at least this percentage of each counted step, or of most and beyond their scatter.
 
-    Of times that are never negative, as what a replay saves: chance alone gives these no sign.
+    Of times that are never negative, as what a replay saves: chance alone gives these no sign. `step_ns` float64[K].
     """
-    ns, step_ns = np.array(steps_ns, np.float64), step_lengths(steps)
+    ns = np.array(steps_ns, np.float64)
     return bool((100 * ns >= least_pct * step_ns).all()) or holds_in_steps(ns, step_ns, least_pct)
 
 

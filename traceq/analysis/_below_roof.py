@@ -261,7 +261,7 @@ def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | 
     """
     slack_ns = slack_by_rank(job)
     every = [{} if (of_rank := peaks[part.rank]) is None else _every_op(part, of_rank) for part in parts]
-    slow = [_slow_ops(ops, step_lengths(rank.steps)) for ops, rank in zip(every, job.ranks, strict=True)]
+    slow = [_slow_ops(ops, part.base.ns) for ops, part in zip(every, parts, strict=True)]
     most_ns = [
         float(ops[0].gain_ns.mean()) - slack_ns.get(part.rank, 0.0) if ops else -np.inf
         for ops, part in zip(slow, parts, strict=True)
@@ -271,7 +271,7 @@ def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | 
         return ()
     chosen, rank = slow[worst][:_MOST_REPLAYS], parts[worst].rank
     (savings,) = job.query(_saved_by_faster_ops, [(rank, tuple(op.faster for op in chosen))])
-    best = _best(job, worst, chosen, savings)
+    best = _best(parts[worst].base.ns, chosen, savings)
     if savings and best is None:
         return ()
     op, saving = best or (chosen[0], None)
@@ -353,14 +353,15 @@ def _reachable_ns(row: OpWork, target: str, peaks: Peaks) -> NDArray[np.float64]
     return np.array(least_ns) / peaks.reachable(roofed.roof)
 
 
-def _best(job: Job, index: int, slow: Sequence[_SlowOp], savings: Sequence[Saving]) -> tuple[_SlowOp, Saving] | None:
+def _best(
+    step_ns: NDArray[np.float64], slow: Sequence[_SlowOp], savings: Sequence[Saving]
+) -> tuple[_SlowOp, Saving] | None:
     """Return the op without which a rank's step is shorter by most; None if that is not much of most steps."""
     if not savings:
         return None
-    steps = job.ranks[index].steps
     op, saving = max(zip(slow, savings, strict=True), key=lambda pair: pair[1].least_ns)
-    is_much = saving.least_ns >= LARGE * float(step_lengths(steps).mean())
-    return (op, saving) if is_much and recurs(saving.steps_ns, steps, 100 * LARGE) else None
+    is_much = saving.least_ns >= LARGE * float(step_ns.mean())
+    return (op, saving) if is_much and recurs(saving.steps_ns, step_ns, 100 * LARGE) else None
 
 
 def _claim(op: _SlowOp, saving: Saving | None) -> Claim:

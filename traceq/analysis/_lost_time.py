@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from traceq.analysis import sentences
 from traceq.analysis._basis import (
     holds_in_steps,
-    is_told_once,
     job_gain,
     least_waiting_rank,
     slack_by_rank,
@@ -62,7 +61,7 @@ from traceq.facts.stalls.syncs import allocates_once
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT, makes_own_batches
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps, is_told_once
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
 from traceq.intervals import earliest_owner, measure_within, sorted_unique

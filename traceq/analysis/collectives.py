@@ -497,7 +497,7 @@ def _idle_by_step(trace: Trace, parts: Spans) -> NDArray[np.int64]:
 def _extra(trace: Trace, code: str, lost_ns: NDArray[np.int64], **measures: Measure) -> DdpExtra:
     """Return the claim on a time of each counted step (int64[K]), if it is as much of most of them as its rule asks."""
     ns, step_ns = round(float(lost_ns.mean())), step_lengths(steps(trace))
-    if not all(recurs(lost_ns.tolist(), steps(trace), 100 * least) for least in RULES[code].limits):
+    if not all(recurs(lost_ns.tolist(), step_ns, 100 * least) for least in RULES[code].limits):
         return DdpExtra(code)
     shown = measured(idle_ns=ns, share_pct=100 * ns / float(step_ns.mean()), **measures)
     return DdpExtra(code, Claim(code, ns, measures=shown, gain=(0, ns), gain_by=AT_MOST))

@@ -174,8 +174,9 @@ def _starved(trace: Trace) -> _Starved | None:
     if saving.least_ns * len(window) <= MODERATE * total_ns:
         return None
     saved_ns = np.array(saving.steps_ns, np.float64)
-    in_mean = exceeds_in_mean(saved_ns, step_lengths(steps_), 100 * MODERATE)
-    if not in_mean and not recurs(saving.steps_ns, steps_, 100 * MODERATE):
+    lengths = step_lengths(steps_)
+    in_mean = exceeds_in_mean(saved_ns, lengths, 100 * MODERATE)
+    if not in_mean and not recurs(saving.steps_ns, lengths, 100 * MODERATE):
         return None
     return _Starved(step_idle_ns, step_ns, saving, round(_first_ns(trace, window) / len(window)))
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis import sentences
-from traceq.analysis._basis import holds_in_steps, on_the_worst_rank, step_lengths
+from traceq.analysis._basis import holds_in_steps, on_the_worst_rank
 from traceq.analysis._below_roof import (
     OpSum,
     against,
@@ -359,9 +359,9 @@ def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[
     `below_roof`, is that of one of these: its time is part of theirs.
     """
     worst: list[Claim | None] = []
-    for index, part in enumerate(parts):
+    for part in parts:
         claims: list[Claim] = []
-        step_ns = step_lengths(job.ranks[index].steps)
+        step_ns = part.base.ns
         rows_of_scores: dict[Scores, list[list[OpWork]]] = defaultdict(lambda: [[], [], [], []])
         for row in part.rows:
             for role, scores in _roles(row):
@@ -381,6 +381,7 @@ def unfused_attention(job: Job, parts: Sequence[RankWork], below_roof: Sequence[
                     scores=" x ".join(f"{number:,}" for number in shape),
                     takes_ns=mean_ns,
                     share_pct=100 * float(ns.sum() / step_ns.sum()),
+                    share_of=part.base.share_of,
                 )
                 phases = " and ".join(phase for phase, _ in of_phases)
                 subject = Subject(phase=phases, key=min(keys.intersection(below_roof) or keys))

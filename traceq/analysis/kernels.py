@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceq.analysis import sentences
-from traceq.analysis._basis import holds_in_steps, on_the_worst_rank, step_lengths
+from traceq.analysis._basis import holds_in_steps, on_the_worst_rank
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.claims.claim import AT_MOST, Claim, Subject, measured
@@ -23,6 +23,7 @@ from traceq.facts.timeline.main_lines import lines_of_work, main_lines, outermos
 from traceq.facts.timeline.modules import modules, modules_of_work
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import step_of_work, steps
+from traceq.facts.timeline.time_partition import share_base
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
@@ -86,13 +87,14 @@ def _casts(trace: Trace) -> Claim | None:
     if not all_casts:
         return None
     by_step = np.array([cast.steps_ns for cast in all_casts], np.float64).sum(axis=0)
-    step_ns, ns = step_lengths(steps(trace)), round(float(by_step.mean()))
-    if by_step.sum() < MODERATE * step_ns.sum() or not holds_in_steps(by_step, step_ns, 100 * MODERATE):
+    base, ns = share_base(trace), round(float(by_step.mean()))
+    if by_step.sum() < MODERATE * base.ns.sum() or not holds_in_steps(by_step, base.ns, 100 * MODERATE):
         return None
     longest = all_casts[0]
     measures = measured(
         time_ns=ns,
-        share_pct=100 * float(by_step.sum() / step_ns.sum()),
+        share_pct=100 * float(by_step.sum() / base.ns.sum()),
+        share_of=base.share_of,
         casts_mean=float(np.mean([sum(num) for num in zip(*(cast.steps_num for cast in all_casts), strict=True)])),
         longest_ns=round(float(np.mean(longest.steps_ns))) if longest.line or longest.module else None,
         cast=f"{longest.source} to {longest.target}".strip(),

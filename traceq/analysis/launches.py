@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, is_told_once, job_gain, on_the_worst_rank, step_lengths
+from traceq.analysis._basis import holds_in_steps, job_gain, on_the_worst_rank
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.causes.replay import replay_of
 from traceq.claims.claim import AT_MOST, BY_JOB_REPLAY, BY_REPLAY, Claim, Measure, Subject, by_step, measured
@@ -20,13 +20,12 @@ from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import launched_kernels, runs_compiled
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.idle_time import lost_once_ns
 from traceq.facts.stalls.syncs import SYNC_KINDS, is_of_timing, syncs
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.main_lines import lines_of_work, main_lines
 from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps, share_base
 from traceq.frozen import frozen
 from traceq.grouping import Numbers
 from traceq.intervals import Spans, measure_common, span_index, spans
@@ -212,15 +211,14 @@ def _launch_bound(trace: Trace, waits: _ShortWaits) -> Claim:
 def _measures(trace: Trace, waits: _ShortWaits) -> dict[str, Measure]:
     """Return how long the device waits in a step, and which parts of the counted steps it waits and computes."""
     partition, waited_ns = activity(trace), float(waits.by_step.sum())
-    whole_ns, once_ns = float(step_lengths(steps(trace)).sum()), lost_once_ns(trace)
-    is_rest = is_told_once(once_ns, whole_ns)
-    whole_ns -= once_ns * is_rest
+    base = share_base(trace)
+    whole_ns = float(base.ns.sum())
     computing_ns = float(partition.ns[in_counted_steps(trace) & partition.among(TimeCategory.COMPUTE)].sum())
     return measured(
         time_ns=round(waited_ns / len(waits.by_step)),
         share_pct=100 * waited_ns / whole_ns,
         compute_pct=100 * computing_ns / whole_ns,
-        share_of="rest" if is_rest else None,
+        share_of=base.share_of,
         **by_step("time", waits.by_step.astype(np.int64).tolist()),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import on_the_worst_rank, recurs, slack_by_rank
+from traceq.analysis._basis import on_the_worst_rank, recurs, slack_by_rank, step_lengths
 from traceq.analysis._rank_rows import Part, of_all, summed
 from traceq.analysis._wording import over_ranks
 from traceq.causes.removed_waits import copies_pageable_memory, saved_without_pageable_copies
@@ -139,7 +139,7 @@ def _pageable_copies(trace: Trace) -> Claim | None:
     in_most = 2 * len(sorted_unique(in_step)) > len(window)
     if saving.least_ns < NOTABLE * step_ns or not in_most:
         return None
-    if not recurs(saving.steps_ns, trace_steps, 100 * NOTABLE):
+    if not recurs(saving.steps_ns, step_lengths(trace_steps), 100 * NOTABLE):
         return None
     origin, longest = syncs(trace).origin, int(np.argmax(np.where(inside, calls.end - calls.start, -1)))
     line, op = (origin.texts[int(texts[longest])] for texts in (origin.line, origin.op))

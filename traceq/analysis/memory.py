@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis import sentences
-from traceq.analysis._basis import on_the_worst_rank, recurs, slack_by_rank
+from traceq.analysis._basis import on_the_worst_rank, recurs, slack_by_rank, step_lengths
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import scope
 from traceq.causes.removed_waits import saved_without_syncs
@@ -179,7 +179,11 @@ def _driver_calls(trace: Trace) -> Claim | None:
     if not is_replayed(trace):
         return claim
     saving = saved_without_syncs(trace, SyncKind.ALLOC)
-    gain = (saving.least_ns, saving.most_ns) if recurs(saving.steps_ns, steps(trace), 100 * NOTHING) else (0, 0)
+    gain = (
+        (saving.least_ns, saving.most_ns)
+        if recurs(saving.steps_ns, step_lengths(steps(trace)), 100 * NOTHING)
+        else (0, 0)
+    )
     return replace(claim, ns=saving.least_ns, gain=gain, gain_by=BY_REPLAY)
 
 

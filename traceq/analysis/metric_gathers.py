@@ -75,7 +75,7 @@ def _in_every_step(trace: Trace, metrics: NDArray[np.int64], step: NDArray[np.in
     num_steps, exposed_ns = len(step_ns), round(float(by_step.mean()))
     if num_steps < 2 or len(sorted_unique(step)) < num_steps or exposed_ns < NOTABLE * float(step_ns.mean()):
         return None
-    if not recurs(by_step.tolist(), steps(trace), 100 * NOTABLE):
+    if not recurs(by_step.tolist(), step_ns, 100 * NOTABLE):
         return None
     measures = measured(
         calls_mean=len(metrics) / num_steps, exposed_ns=exposed_ns, exposed_pct=exposed_pct(trace, by_step)

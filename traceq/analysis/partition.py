@@ -33,12 +33,12 @@ from traceq.facts.ranks.exposed_waits import (
     waiting_times,
 )
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.idle_time import lost_once, lost_once_ns, lost_once_share
+from traceq.facts.stalls.idle_time import lost_once, lost_once_ns
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.once import OnceKind
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import BUSY, TimeCategory, activity, in_counted_steps
+from traceq.facts.timeline.time_partition import BUSY, TimeCategory, activity, in_counted_steps, share_base
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, measure_within, span_index
@@ -327,7 +327,7 @@ def _matrix(cells: Iterable[tuple[str, str, float]]) -> _Matrix:
 
 def _cold_start(trace: Trace) -> Claim | None:
     """Return a claim where the counted steps hold a good deal that is once; its ns are those of all of them."""
-    if lost_once_share(trace) < LARGE:
+    if not share_base(trace).is_rest:
         return None
     lost, all_ns = lost_once(trace), lost_once_ns(trace)
     kinds = {each.kind for each in lost}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis import sentences
-from traceq.analysis._basis import in_vain, job_gain, played_job, recurs, slack_by_rank, unplayed_words
+from traceq.analysis._basis import in_vain, job_gain, played_job, recurs, slack_by_rank, step_lengths, unplayed_words
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import a_step, the_step, until_done
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_place
@@ -213,7 +213,7 @@ def _claim(job: Job, rank: Outline, part: _Rank, slack_ns: float) -> Claim | Non
         return None
     if together_ns < FEW * part.rows[0].observed_ns or together_ns < FAR_MORE * part.largest_alone_ns:
         return None
-    if not recurs(removed[-1].steps_saved_ns, rank.steps, 100 * FEW):
+    if not recurs(removed[-1].steps_saved_ns, step_lengths(rank.steps), 100 * FEW):
         return None
     saved_ns = {row.removed: row.saved_ns for row in part.rows if row.removed != _BOTH or row.saved_ns > together_ns}
     of_kind, kind_ns = max(((row.removed, row.saved_ns) for row in removed if row.removed != _ALL), key=itemgetter(1))

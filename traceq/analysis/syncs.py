@@ -10,7 +10,7 @@ from operator import attrgetter
 import numpy as np
 
 from traceq.analysis import sentences
-from traceq.analysis._basis import in_vain, job_gain, mean_step_ns, recurs, slack_by_rank
+from traceq.analysis._basis import in_vain, job_gain, mean_step_ns, recurs, slack_by_rank, step_lengths
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import in_traced_steps, more_rows, over_ranks, per_step, values_words, with_step_headings
 from traceq.causes.removed_waits import (
@@ -415,11 +415,11 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Claim]:
     of_places = _by_place(rows)
     rows, keys = [row for row, _ in of_places], {(row.rank, row.key): keys for row, keys in of_places}
     step_ns = {rank.rank: mean_step_ns(rank.steps) for rank in job.ranks}
-    steps_of = {rank.rank: rank.steps for rank in job.ranks}
+    lengths_of = {rank.rank: step_lengths(rank.steps) for rank in job.ranks}
 
     def recurs_in_steps(row: SyncRow, steps_ns: Sequence[int], least_part: float) -> bool:
         in_most = 2 * row.num_steps > len(steps_ns)  # what one step loses, a replay may save in the next
-        return bool(row.once) or (in_most and recurs(steps_ns, steps_of[row.rank], 100 * least_part))
+        return bool(row.once) or (in_most and recurs(steps_ns, lengths_of[row.rank], 100 * least_part))
 
     slack_ns = slack_by_rank(job)
     saving = [row for row in rows if row.saved_ns > 0 and row.saved_ns >= NOTHING * step_ns[row.rank]]

@@ -171,14 +171,14 @@ SENTENCES: dict[str, Sentence] = {
             "casts between types: {remedy}",
         ),
         (
-            "{casts_mean:cast} {per_step} take {time_ns} ({share_pct})",
+            "{casts_mean:cast} {per_step} take {time_ns}, {share_pct} of {it}",
             "the longest, {cast}, take {longest_ns} in one place",
         ),
     ),
     "unfused_attention": Sentence(
         ("attention without a fused kernel in {phase}: use scaled_dot_product_attention",),
         (
-            "{ops} of {scores} scores take {takes_ns} {per_step} ({share_pct})",
+            "{ops} of {scores} scores take {takes_ns} {per_step}, {share_pct} of {it}",
             "mask, dropout and dtype have to allow a fused kernel",
         ),
     ),

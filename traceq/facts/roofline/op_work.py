@@ -17,6 +17,7 @@ from traceq.facts.roofline.op_calls import Kind
 from traceq.facts.sentences import UNSURE
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import ShareBase, share_base
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
 from traceq.intervals import span_index
@@ -91,13 +92,15 @@ class OpWork:
 class RankWork:
     """One rank's work, and ns by TimeKind.
 
-    `shortest_ns`: the shortest kernel of the trace, which no call of an op undercuts; 0 without a device.
+    `shortest_ns`: the shortest kernel of the trace, which no call of an op undercuts; 0 without a device. `base`: what
+    shares of its steps are of.
     """
 
     rank: int
     rows: tuple[OpWork, ...]
     ns_of_kind: tuple[int, ...]
     shortest_ns: int
+    base: ShareBase
 
 
 def rank_work(trace: Trace) -> RankWork:
@@ -111,6 +114,7 @@ def rank_work(trace: Trace) -> RankWork:
         tuple(_op_rows(trace, ops)),
         tuple(of_kind.tolist()),
         shortest_ns=int(kernel_ns.min()) if len(kernel_ns) else 0,
+        base=share_base(trace),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from traceq.claims.limits import LARGE
 from traceq.facts.events.device_work import (
     BACKEND_OF_DEVICES,
     DeviceWork,
@@ -41,6 +42,7 @@ from traceq.intervals import (
     count_before,
     earliest_owner,
     empty,
+    measure_within,
     sorted_unique,
     span_index,
     spans,
@@ -156,6 +158,39 @@ def unrecorded(trace: Trace) -> Spans:
 def in_counted_steps(trace: Trace) -> NDArray[np.bool_]:
     """Return which pieces of the activity are in the window of a counted step: bool[M]."""
     return contains(steps(trace).window[steps(trace).counted], activity(trace).parts[:, 0])
+
+
+def is_told_once(once_ns: float, steps_ns: float) -> bool:
+    """Return whether so much of the steps is once that a claim tells it, and all others are about the rest."""
+    return once_ns >= LARGE * steps_ns
+
+
+@frozen
+class ShareBase:
+    """What shares of the counted steps are of: ns of each, without what is once where a claim tells it (`is_rest`)."""
+
+    steps_ns: tuple[int, ...]
+    is_rest: bool
+
+    @property
+    def ns(self) -> NDArray[np.float64]:
+        """float64[K] ns; at least 1, as of a step that is wholly once."""
+        return np.maximum(np.array(self.steps_ns, np.float64), 1.0)
+
+    @property
+    def share_of(self) -> str | None:
+        """The measure of that name."""
+        return "rest" if self.is_rest else None
+
+
+@once_per_trace
+def share_base(trace: Trace) -> ShareBase:
+    """Return what shares of recurring work are of."""
+    windows = steps(trace).window[steps(trace).counted]
+    steps_ns = np.diff(windows)[:, 0]
+    once_ns = measure_within(activity(trace).when(TimeCategory.ONCE), *windows.T)
+    is_rest = once_ns.any() and is_told_once(float(once_ns.sum()), float(steps_ns.sum()))
+    return ShareBase(tuple((steps_ns - once_ns * is_rest).tolist()), bool(is_rest))
 
 
 @once_per_trace
