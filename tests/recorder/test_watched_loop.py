@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -63,6 +64,20 @@ def test_a_step_that_is_excluded_does_not_count(tmp_path: Path) -> None:
                 run.exclude_step()
     rows = RowReader(run.folder / "steps", 0).take()
     assert list(rows["flags"]) == [REGULAR * (number != 20) for number in range(40)]
+
+
+def test_a_fault_of_the_watch_is_one_line_and_the_loop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("traceq.recorder.watched_steps.EVERY_S", 0.0)
+    with traceq.watch(tmp_path / "run", device="cpu") as run:
+        numbers = []
+        for number in run.steps(range(40)):
+            numbers.append(number)
+            if number == 20:
+                shutil.rmtree(run.folder)
+    assert numbers == list(range(40))
+    assert capfd.readouterr().err.count("traceq: rank 0: no more steps are watched: FileNotFoundError") == 1
 
 
 def test_callbacks_of_a_trainer_watch_its_steps(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import torch.distributed as dist
 
 from traceq.errors import UsageFault
 from traceq.long_runs.watch_folder import FORMAT, WatchedJob, WatchFolder
-from traceq.recorder.failures.rank_errors import reserve_descriptors
+from traceq.recorder.failures.rank_errors import error_text, reserve_descriptors
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET, number_in
-from traceq.recorder.process.progress_counters import ProgressCounters
+from traceq.recorder.process.progress_counters import ProgressCounters, append_message
 from traceq.recorder.process.world import World, device_of_program, world_of_job
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.phases import Phases
@@ -46,13 +46,19 @@ class WatchedLoop(StepSource):
         self.arms.exclude_step()
 
     def recorded_steps(self) -> Generator[str, None, None]:
-        """Yield before each step, without end."""
+        """Yield before each step, without end but for a fault of the watch, of which the loop knows nothing."""
         return self.open_steps.enter_context(closing(self._steps()))
 
     def _steps(self) -> Generator[str, None, None]:
         while True:
             yield WATCHED.name
-            self.watched.end_step()
+            try:
+                self.watched.end_step()
+            except Exception as error:  # noqa: BLE001 (a full disk, say, and the loop goes on)
+                append_message(
+                    "", f"traceq: rank {self.rank.world.rank}: no more steps are watched: {error_text(error)}"
+                )
+                return
 
 
 @contextmanager
