@@ -101,8 +101,7 @@ class WatchFolder:
 
     def write_job(self, job: WatchedJob) -> None:
         """Write what is watched."""
-        with atomic_write(self._job_path) as part:
-            part.write_bytes(msgspec.json.encode(job))
+        self._write(self._job_path, job)
 
     def read_job(self) -> WatchedJob:
         """Return what is watched. Raises UnreadableInput where that is missing, damaged or newer."""
@@ -113,8 +112,7 @@ class WatchFolder:
 
     def write_node(self, node: WatchNode) -> None:
         """Write which ranks the launcher of this folder has, of a job with several launchers."""
-        with atomic_write(self._node_path) as part:
-            part.write_bytes(msgspec.json.encode(node))
+        self._write(self._node_path, node)
 
     def read_node(self) -> WatchNode | None:
         """Return which ranks the launcher of this folder has; None if all."""
@@ -125,8 +123,7 @@ class WatchFolder:
     def write_capture(self, request: CaptureRequest) -> None:
         """Ask all ranks for traced steps."""
         self.captured(request.name).path.mkdir(exist_ok=True)
-        with atomic_write(self.capture_path) as part:
-            part.write_bytes(msgspec.json.encode(request))
+        self._write(self.capture_path, request)
 
     def read_capture(self) -> CaptureRequest:
         """Return the latest request to trace. Raises UnreadableInput."""
@@ -143,6 +140,11 @@ class WatchFolder:
             return []
         lines = read_whole(self._onsets_path, Most.MANIFEST).splitlines(keepends=True)
         return [msgspec.json.decode(line, type=Onset) for line in lines if line.endswith(b"\n")]
+
+    @staticmethod
+    def _write(path: Path, value: msgspec.Struct) -> None:
+        with atomic_write(path) as part:
+            part.write_bytes(msgspec.json.encode(value))
 
     @staticmethod
     def _read(path: Path, kind: type[T], expected: str) -> T:
