@@ -27,8 +27,8 @@ from paths import FIXTURES
 
 from traceq.claims.claim import Claim
 from traceq.claims.rules import RULES
-from traceq.facts.stalls.idle_time import lost_once_ns
 from traceq.facts.timeline.steps import steps as steps_of
+from traceq.facts.timeline.time_partition import lost_once_ns
 from traceq.kineto.read import read_trace
 from traceq.recorder.timing.clocks import core_facts
 from traceq.runs.step_log import CoresLine, read_lines

@@ -8,8 +8,9 @@ from paths import SHARED
 import traceq
 from traceq.analysis.registry import analyze
 from traceq.causes.host_line import ONCE
-from traceq.facts.stalls.idle_time import lost_once, lost_once_ns
+from traceq.facts.stalls.idle_time import lost_once
 from traceq.facts.timeline.once import OnceKind, once
+from traceq.facts.timeline.time_partition import lost_once_ns
 from traceq.kineto.read import read_trace
 from traceq.model import Run, Trace
 

@@ -16,8 +16,8 @@ from builder import Event, read_text, row
 from simulator import US, Job, json_of, simulate
 from simulator.program import Allocate, Copy, Instruction, Launch, Python, Synchronize, item, load, op, phase
 
-from traceq.facts.stalls.idle_time import lost_once_ns
 from traceq.facts.timeline.once import OnceKind, once
+from traceq.facts.timeline.time_partition import lost_once_ns
 from traceq.model import Trace
 
 MS = 1000 * US

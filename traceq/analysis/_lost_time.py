@@ -275,7 +275,7 @@ class StepTimes:
     def is_rest(self) -> bool:
         """Whether shares are of the rest of the steps, without what is once."""
         once_ns = float(np.sum(self.by_category.get(_ONCE, 0.0)))
-        return once_ns > 0 and is_told_once(once_ns, float(np.sum(list(self.by_category.values()))))
+        return is_told_once(once_ns, float(np.sum(list(self.by_category.values()))))
 
     @property
     def mean_whole_ns(self) -> float:

@@ -33,12 +33,19 @@ from traceq.facts.ranks.exposed_waits import (
     waiting_times,
 )
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.idle_time import lost_once, lost_once_ns
+from traceq.facts.stalls.idle_time import lost_once
 from traceq.facts.timeline.data_loading import LOADING
 from traceq.facts.timeline.once import OnceKind
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import BUSY, TimeCategory, activity, in_counted_steps, share_base
+from traceq.facts.timeline.time_partition import (
+    BUSY,
+    TimeCategory,
+    activity,
+    in_counted_steps,
+    lost_once_ns,
+    share_base,
+)
 from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, measure_within, span_index

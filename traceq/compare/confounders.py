@@ -23,10 +23,9 @@ from traceq.compare.statement import Statement, doubtful, state
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.self_time import ALLOCATES, VIEW
 from traceq.facts.events.unrecorded_work import has_shapes
-from traceq.facts.stalls.idle_time import lost_once_ns, lost_once_share
 from traceq.facts.timeline.phases import COMPILING, phases
 from traceq.facts.timeline.steps import op_calls_per_step
-from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.facts.timeline.time_partition import TimeCategory, lost_once_ns, lost_once_share
 from traceq.model import Caveat, Run, Trace, WallTime
 
 _ENVIRONMENT_KEYS = {

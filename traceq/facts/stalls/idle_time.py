@@ -232,17 +232,6 @@ class LostOnce:
     ns: int
 
 
-def lost_once_ns(trace: Trace) -> int:
-    """Return the time of all kinds."""
-    done = activity(trace)
-    return int(done.ns[in_counted_steps(trace) & (done.category == TimeCategory.ONCE)].sum())
-
-
-def lost_once_share(trace: Trace) -> float:
-    """Return which part of the counted steps that is."""
-    return lost_once_ns(trace) / max(int(np.diff(steps(trace).window[steps(trace).counted]).sum()), 1)
-
-
 def lost_once(trace: Trace) -> list[LostOnce]:
     """Return the time by kind, the longest first."""
     done, times = activity(trace), once(trace)

@@ -160,9 +160,20 @@ def in_counted_steps(trace: Trace) -> NDArray[np.bool_]:
     return contains(steps(trace).window[steps(trace).counted], activity(trace).parts[:, 0])
 
 
+def lost_once_ns(trace: Trace) -> int:
+    """Return how much of the counted steps is once."""
+    done = activity(trace)
+    return int(done.ns[in_counted_steps(trace) & (done.category == TimeCategory.ONCE)].sum())
+
+
+def lost_once_share(trace: Trace) -> float:
+    """Return which part of the counted steps is once."""
+    return lost_once_ns(trace) / max(int(np.diff(steps(trace).window[steps(trace).counted]).sum()), 1)
+
+
 def is_told_once(once_ns: float, steps_ns: float) -> bool:
     """Return whether so much of the steps is once that a claim tells it, and all others are about the rest."""
-    return once_ns >= LARGE * steps_ns
+    return once_ns > 0 and once_ns >= LARGE * steps_ns
 
 
 @frozen
@@ -188,9 +199,10 @@ def share_base(trace: Trace) -> ShareBase:
     """Return what shares of recurring work are of."""
     windows = steps(trace).window[steps(trace).counted]
     steps_ns = np.diff(windows)[:, 0]
-    once_ns = measure_within(activity(trace).when(TimeCategory.ONCE), *windows.T)
-    is_rest = once_ns.any() and is_told_once(float(once_ns.sum()), float(steps_ns.sum()))
-    return ShareBase(tuple((steps_ns - once_ns * is_rest).tolist()), bool(is_rest))
+    is_rest = is_told_once(lost_once_ns(trace), float(steps_ns.sum()))
+    if is_rest:
+        steps_ns = steps_ns - measure_within(activity(trace).when(TimeCategory.ONCE), *windows.T)
+    return ShareBase(tuple(steps_ns.tolist()), is_rest)
 
 
 @once_per_trace
