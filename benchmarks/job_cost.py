@@ -1,6 +1,6 @@
 """What does the recorder cost an unedited job while it times steps? traceq's own A/B of itself, on against off.
 
-    python benchmarks/job_cost.py [--step-ms 50] [--steps 128] [--out FOLDER]
+    python benchmarks/job_cost.py [--step-ms 50] [--steps 128]
 
 A loop with a DataLoader, a model, gradient clipping and AdamW is recorded by `traceq.record`, in two arms. In both its
 steps are the same; in `on` the recorder of unedited jobs is attached in the same process and times the steps, too, with
