@@ -99,6 +99,7 @@ class WallPart:
     `name`: start_up, compiling (before the steps are known), learning (which steps are usual), regular, recompiling,
     recording (barriers, profiled steps, exports), or the kinds of irregular steps, joined by "+": what these take
     longer than a regular step, on average. `line`: where the main thread was found most often, in `line_pct` of it.
+    `weight`: how many of them the steps of the training are due, by the cycles in which they come, for each timed one.
     """
 
     name: str
@@ -106,6 +107,12 @@ class WallPart:
     num: int = 0
     line: str = ""
     line_pct: float = 0.0
+    weight: float = 1.0
+
+    @property
+    def weighed_ns(self) -> float:
+        """Time of as many as the steps of the training are due."""
+        return self.ns * self.weight
 
     @property
     def title(self) -> str:
@@ -171,7 +178,12 @@ class WallTime:
     @property
     def training(self) -> tuple[WallPart, ...]:
         """Parts of the training, largest first."""
-        return tuple(sorted((part for part in self.parts if part.is_training), key=lambda part: -part.ns))
+        return tuple(sorted((part for part in self.parts if part.is_training), key=lambda part: -part.weighed_ns))
+
+    @property
+    def weighed_ns(self) -> float:
+        """Time of the training if each of its parts had come as often as its steps are due."""
+        return sum(part.weighed_ns for part in self.training)
 
     @property
     def irregular_ns(self) -> int:
@@ -181,16 +193,16 @@ class WallTime:
     @property
     def irregular_pct(self) -> float:
         """Part of the training's time that is not in regular steps, in percent."""
-        return 100 * self.irregular_ns / max(self.training_ns, 1)
+        return sum(self.share_pct(part) for part in self.training if part.name != "regular")
 
     def share_pct(self, part: WallPart) -> float:
         """Return a part's share of the training's time, in percent."""
-        return 100 * part.ns / self.training_ns
+        return 100 * part.weighed_ns / max(self.weighed_ns, 1)
 
     @property
     def samples_per_second(self) -> float | None:
         """Throughput of the training by the clock; None if the number of samples is unknown."""
-        return self.samples * 1e9 / self.training_ns if self.samples else None
+        return self.samples * 1e9 / self.weighed_ns if self.samples else None
 
     @property
     def regular_samples_per_second(self) -> float | None:

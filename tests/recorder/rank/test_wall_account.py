@@ -141,6 +141,22 @@ def test_throughput_is_by_the_clock() -> None:
     assert (account.is_notable, account.irregular_pct) == (True, 50)
 
 
+@pytest.mark.parametrize("profiled", [(), (*range(62, 93),), (0, 1, 29, 30)])
+def test_work_is_weighed_by_its_cycles(profiled: tuple[int, ...]) -> None:
+    """Half of the time is in rollouts, also where some are profiled or the last cycle has not ended."""
+    steps = [plain(None, 100)] * 30 + [plain(("rollout",), 3_200)]
+    run = [(*step[:3], number in profiled) for number, step in enumerate([*steps * 4, *steps[:20]])]
+    account = account_of(Job().run(run))
+    assert account.irregular_pct == pytest.approx(50, abs=1)
+    assert account.training_ns == sum(step[1] for step in run if not step[3])
+
+
+def test_work_that_came_twice_in_a_row_is_not_due_in_every_step() -> None:
+    steps = [plain(None, 100)] * 50 + [plain(("checkpoint",), 600)] * 2 + [plain(None, 100)] * 48
+    parts = {part.name: part for part in account_of(Job().run(steps)).parts}
+    assert parts["checkpoint"].weighed_ns == 1.5 * 1_000
+
+
 CYCLE = [plain(None, 100)] * 30 + [plain(("rollout",), 4_000)]
 
 

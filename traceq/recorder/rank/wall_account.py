@@ -21,6 +21,8 @@ _FIRST_STEPS = 8
 """Regular steps before which no other is known to be long."""
 _NOTABLE = 0.1
 """Part of the training's time that one kind of work takes for its whole cycles to be waited for."""
+_BY_CHANCE = {"collection", "pause"}
+"""Work without cycles: a busy machine makes pauses, too."""
 _MOST_BEFORE_NS = 60 * 10**9
 """Of the time before the first step, the most that a recording waits for the same work to come again."""
 
@@ -29,15 +31,37 @@ _MOST_BEFORE_NS = 60 * 10**9
 class _Work:
     """Steps of a kind, with `size` backward passes; `lines` where the main thread was found in irregular ones.
 
-    Of irregular ones also the number of the last, among all steps, and the most from one to the next.
+    Of irregular ones also how many were `met`, profiled ones with them, the numbers of the first and the last among all
+    steps, and the most from one to the next.
     """
 
     num: int = 0
     size: int = 0
     ns: int = 0
     lines: Counter[str] = field(default_factory=Counter)
+    met: int = 0
+    first: int = 0
     last: int = 0
     longest: int = 0
+
+    def meet(self, number: int) -> None:
+        """Note that the step of this number is one of them, also when told twice."""
+        if number == self.last:
+            return
+        self.met += 1
+        self.first = self.first or number
+        self.longest = max(self.longest, number - self.last)
+        self.last = number
+
+    def weight(self, num_steps: int, num_timed: int) -> float:
+        """Return how many of them so many timed steps, of all, are due for each timed one.
+
+        By the cycles in which they come: the first and the last one need not be whole, and their end may be profiled.
+        """
+        if self.met == 1:
+            return 1.0
+        due = min(num_steps * (self.met - 1) / (self.last - self.first), self.met + 1)
+        return due * num_timed / num_steps / self.num
 
     def ns_of(self, size: int) -> int:
         """Return how long steps with so many backward passes take."""
@@ -64,7 +88,8 @@ class WallAccount:
     _parts: Counter[str] = field(default_factory=Counter)
     _regular: dict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))  # by arm
     _usual: _Work = field(default_factory=_Work)  # of the arm that the step runs
-    _works: dict[str, _Work] = field(default_factory=dict)
+    _works: dict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
+    _num_steps: int = 0  # also profiled ones
     _step_ns: int | None = None  # of the step that has ended, and is in no part yet
     _began_collected_ns: int = 0
     _is_closed: bool = False
@@ -90,6 +115,7 @@ class WallAccount:
                 self.at_ns, self.is_running = now_ns, True
                 yield arm
                 self.is_running = False
+                self._num_steps += not self._is_closed
                 if phases.profiling or self._is_closed:
                     self.charge("recording")
                 else:
@@ -106,7 +132,9 @@ class WallAccount:
 
         `size`: its backward passes, to which the time of steps is proportional where their numbers of batches differ.
         """
-        if (step_ns := self._step_ns) is None:
+        if (step_ns := self._step_ns) is None:  # it was profiled
+            if kind is not None and not self._is_closed:
+                self._works["+".join(kind)].meet(self._num_steps)
             return
         self._step_ns, ns, work = None, step_ns, self._usual
         if self.compiled_ns:
@@ -132,7 +160,7 @@ class WallAccount:
         agent that acts before it trains will act again.
         """
         training_ns = self._all_regular.ns + sum(work.ns for work in self._works.values())
-        cyclic = self._works.keys() - {"collection", "pause"}  # a busy machine makes pauses, too
+        cyclic = self._works.keys() - _BY_CHANCE
         largest = max(cyclic, key=lambda kind: self._works[kind].ns, default="")
         if not largest or self._works[largest].ns < _NOTABLE * training_ns:
             return training_ns >= 2 * min(self.before_ns, _MOST_BEFORE_NS)
@@ -145,19 +173,22 @@ class WallAccount:
         The regular steps have, of each irregular one, as much as a regular one takes.
         """
         irregular, in_irregular_ns, usual = [], 0, self._all_regular
-        for kind, work in self._works.items():
+        works = {kind: work for kind, work in self._works.items() if work.num}
+        num_timed = usual.num + sum(work.num for work in works.values())
+        for kind, work in works.items():
             as_usual_ns = min(usual.ns_of(work.size), work.ns)
             in_irregular_ns += as_usual_ns
             line, num = work.lines.most_common(1)[0] if work.lines else ("", 0)
             pct = 100 * num / max(work.lines.total(), 1)
-            irregular.append(WallPart(kind, work.ns - as_usual_ns, work.num, line, pct))
+            weight = 1.0 if kind in _BY_CHANCE else work.weight(self._num_steps, num_timed)
+            irregular.append(WallPart(kind, work.ns - as_usual_ns, work.num, line, pct, weight))
         regular = WallPart("regular", usual.ns + in_irregular_ns, usual.num)
         others = [WallPart(name, ns) for name, ns in self._parts.items() if ns]
         return WallTime(
             parts=(regular, *irregular, *others),
             rank=rank,
             num_ranks=num_ranks,
-            samples=round(self._num_steps * samples_per_step),
+            samples=round(num_timed * samples_per_step),
             regular_samples=round(usual.num * samples_per_step),
             regular_ns=usual.ns,
             renewed_workers=renewed_workers,
@@ -165,16 +196,11 @@ class WallAccount:
 
     def _irregular(self, name: str, began_ns: int) -> _Work:
         """Return the work of this name, to which the step belongs that began then."""
-        work, lines, number = self._works.setdefault(name, _Work()), self.take_lines(began_ns), self._num_steps + 1
+        work, lines = self._works[name], self.take_lines(began_ns)
         if name != "collection":  # the thread is found nowhere else until one has ended
             work.lines.update(lines)
-        work.longest = max(work.longest, number - work.last)
-        work.last = number
+        work.meet(self._num_steps)
         return work
-
-    @property
-    def _num_steps(self) -> int:
-        return sum(work.num for work in (*self._regular.values(), *self._works.values()))
 
     @property
     def _all_regular(self) -> _Work:
