@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,34 +64,34 @@ class StepPauses:
     @classmethod
     def between(cls, began: _PausesSoFar, ended: _PausesSoFar) -> StepPauses:
         """Return the collections between two moments."""
-        kinds = {}
-        for kind, (num, ns) in ended[0].items():
-            num_before, before_ns = began[0].get(kind, (0, 0))
-            if num > num_before:
-                kinds[kind] = num - num_before, ns - before_ns
-        return cls(kinds, ended[1] - began[1] if ended[2] else 0)
+        names, totals, num_counted, is_enabled = ended
+        before = [*began[1], *[0] * len(totals)]  # a kind that is new had none
+        passed = [total - each for total, each in zip(totals, before, strict=False)]
+        kinds = {name: (num, ns) for name, num, ns in zip(names, passed[::2], passed[1::2], strict=False) if num}
+        return cls(kinds, num_counted - began[2] if is_enabled else 0)
 
 
-_PausesSoFar = tuple[dict[str, tuple[int, int]], int, bool]
-"""Collections up to a moment, as in `StepPauses`, and whether the collector is enabled."""
+_PausesSoFar = tuple[list[str], "array[int]", int, bool]
+"""Collections up to a moment: kinds, number and ns of each in turn, objects `allocated`, and whether the collector is
+enabled."""
 
 
 class GcPauses:
     """Measures the collections of the whole process between `start` and `stop`, whichever thread they run on.
 
-    They hold the interpreter's lock, so every thread that runs Python waits. The collector itself stays as it is.
-    `collected_ns`: how long all of them took.
+    They hold the interpreter's lock, so every thread that runs Python waits. The collector itself stays as it is, and
+    so does the job's memory: an object that is kept of each collection would lie amid those that the job just made, and
+    a job of many objects would become slower with every one.
     """
 
-    __slots__ = ("_began_ns", "_is_measuring", "_kind", "_kinds", "_num_counted", "collected_ns")
+    __slots__ = ("_began_ns", "_kind", "_names", "_num_counted", "_totals")
 
     def __init__(self) -> None:
-        self.collected_ns = 0
-        self._kinds: dict[str, tuple[int, int]] = {}  # replaced, not changed: what `so_far` returned stays
+        self._names = [pause_kind(generation) for generation in range(3)]
+        self._totals = array("q", bytes(16 * len(self._names)))  # number and ns of each kind in turn
         self._num_counted = 0  # objects until the last collection, from which the collector counts anew
         self._began_ns = 0
-        self._kind = ""
-        self._is_measuring = False
+        self._kind = -1
 
     def start(self) -> None:
         """Measure the collections from now on."""
@@ -101,23 +102,33 @@ class GcPauses:
         if self._on_collection in gc.callbacks:  # the job may have removed it
             gc.callbacks.remove(self._on_collection)
 
+    @property
+    def collected_ns(self) -> int:
+        """How long all collections so far took."""
+        return sum(self._totals[1::2])
+
     def so_far(self) -> _PausesSoFar:
         """Return the collections so far."""
-        return self._kinds, self._num_counted + gc.get_count()[0], gc.isenabled()
+        return self._names, self._totals[:], self._num_counted + gc.get_count()[0], gc.isenabled()
 
     def _on_collection(self, event: str, info: dict[str, Any]) -> None:
         if event == "start":
             caller, count = sys._getframe().f_back, gc.get_count()[0]
-            line = _user_line(caller) if _is_explicit(caller, count) else ""
+            self._kind = self._explicit(caller, info) if _is_explicit(caller, count) else info["generation"]
             self._num_counted += count
-            self._kind, self._is_measuring = pause_kind(info["generation"], line), True
             self._began_ns = perf_counter_ns()
-        elif self._is_measuring:  # else it had begun before the start
-            ns = perf_counter_ns() - self._began_ns
-            num, total_ns = self._kinds.get(self._kind, (0, 0))
-            self._kinds = {**self._kinds, self._kind: (num + 1, total_ns + ns)}
-            self.collected_ns += ns
-            self._is_measuring = False
+        elif self._kind >= 0:  # else it had begun before the start
+            self._totals[2 * self._kind] += 1
+            self._totals[2 * self._kind + 1] += perf_counter_ns() - self._began_ns
+            self._kind = -1
+
+    def _explicit(self, caller: FrameType | None, info: dict[str, Any]) -> int:
+        """Return the number of the kind of a collection that a line asks for."""
+        kind = pause_kind(info["generation"], _user_line(caller))
+        if kind not in self._names:
+            self._totals.extend((0, 0))  # first, since a thread may read both
+            self._names.append(kind)
+        return self._names.index(kind)
 
 
 @dataclass(slots=True)  # a frozen one costs more to make
