@@ -171,8 +171,14 @@ def test_a_recording_goes_on_until_it_holds_whole_cycles(num_steps: int, is_whol
 
 def test_work_that_takes_longer_to_come_again_than_before_is_not_awaited() -> None:
     job = Job()
-    account = _run(job, WallAccount(clock=lambda: job.now_ns), [*CYCLE, *[plain(None, 100)] * 32])
+    account = _run(job, WallAccount(clock=lambda: job.now_ns), [*CYCLE, *CYCLE, *[plain(None, 100)] * 32])
     assert account.holds_whole_cycles
+
+
+@pytest.mark.parametrize(("num_steps", "is_whole"), [(31, False), (40, False), (62, True), (63, False)])
+def test_work_that_was_profiled_alone_is_awaited(num_steps: int, is_whole: bool) -> None:
+    steps = [(*step[:3], number == 30) for number, step in enumerate(islice(cycle(CYCLE), num_steps))]
+    assert Job().run(steps).holds_whole_cycles == is_whole
 
 
 def test_a_pause_of_a_busy_machine_is_not_the_end_of_a_cycle() -> None:

@@ -32,7 +32,7 @@ class _Work:
     """Steps of a kind, with `size` backward passes; `lines` where the main thread was found in irregular ones.
 
     Of irregular ones also how many were `met`, profiled ones with them, the numbers of the first and the last among all
-    steps, and the most from one to the next.
+    steps, the most from one to the next, and how long the last profiled one took.
     """
 
     num: int = 0
@@ -43,6 +43,12 @@ class _Work:
     first: int = 0
     last: int = 0
     longest: int = 0
+    profiled_ns: int = 0
+
+    @property
+    def most_ns(self) -> int:
+        """How long they take; of those that were profiled alone, at most."""
+        return self.ns if self.num else self.profiled_ns
 
     def meet(self, number: int) -> None:
         """Note that the step of this number is one of them, also when told twice."""
@@ -90,6 +96,7 @@ class WallAccount:
     _usual: _Work = field(default_factory=_Work)  # of the arm that the step runs
     _works: dict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
     _num_steps: int = 0  # also profiled ones
+    _profiled_ns: int = 0  # of the last profiled step
     _step_ns: int | None = None  # of the step that has ended, and is in no part yet
     _began_collected_ns: int = 0
     _is_closed: bool = False
@@ -117,6 +124,7 @@ class WallAccount:
                 self.is_running = False
                 self._num_steps += not self._is_closed
                 if phases.profiling or self._is_closed:
+                    self._profiled_ns = self.clock() - self.at_ns
                     self.charge("recording")
                 else:
                     now_ns = self.clock()
@@ -134,7 +142,9 @@ class WallAccount:
         """
         if (step_ns := self._step_ns) is None:  # it was profiled
             if kind is not None and not self._is_closed:
-                self._works["+".join(kind)].meet(self._num_steps)
+                work = self._works["+".join(kind)]
+                work.meet(self._num_steps)
+                work.profiled_ns = self._profiled_ns
             return
         self._step_ns, ns, work = None, step_ns, self._usual
         if self.compiled_ns:
@@ -161,11 +171,12 @@ class WallAccount:
         """
         training_ns = self._all_regular.ns + sum(work.ns for work in self._works.values())
         cyclic = self._works.keys() - _BY_CHANCE
-        largest = max(cyclic, key=lambda kind: self._works[kind].ns, default="")
-        if not largest or self._works[largest].ns < _NOTABLE * training_ns:
+        largest = max((self._works[kind] for kind in cyclic), key=lambda work: work.most_ns, default=_Work())
+        if largest.most_ns <= _NOTABLE * training_ns:
             return training_ns >= 2 * min(self.before_ns, _MOST_BEFORE_NS)
-        num_since = self._num_steps - self._works[largest].last
-        return num_since == 0 or num_since > self._works[largest].longest
+        num_since = self._num_steps - largest.last
+        most = largest.longest if largest.met > 1 else 2 * largest.longest  # the first cycle has begun before
+        return (num_since == 0 and largest.num > 0) or num_since > most
 
     def account(self, rank: int, num_ranks: int, samples_per_step: float, renewed_workers: int) -> WallTime:
         """Return the account so far, of samples of all ranks; the parts add up to the time until the last charge.
