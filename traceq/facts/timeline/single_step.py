@@ -15,6 +15,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.sentences import MARK_STEPS, NO_STEP, STEP_LACKS
 from traceq.facts.timeline.steps import Steps, main_track, step_of_work, steps
+from traceq.intervals import span_index
 from traceq.model import SIDE_TABLES, Category, Caveat, Events, Flight, OneStep, Run, Trace, select_rows
 from traceq.units import format_ranks, name_ranks
 
@@ -76,9 +77,10 @@ def _host_rows(trace: Trace, host: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _device_rows(trace: Trace, index: int) -> NDArray[np.bool_]:
-    """Return which rows of Events are device rows of the step: bool[N]."""
-    mask = np.zeros(len(trace.events), np.bool_)
-    mask[device_work(trace).rows[step_of_work(trace) == index]] = True
+    """Return which rows of Events are device rows of the step, with those of its window that are of none: bool[N]."""
+    work, mask = device_work(trace), np.zeros(len(trace.events), np.bool_)
+    is_early = work.before_window & (span_index(steps(trace).window, work.start) == index)
+    mask[work.rows[(step_of_work(trace) == index) | is_early]] = True
     return mask
 
 

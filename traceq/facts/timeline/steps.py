@@ -192,11 +192,13 @@ def steps(trace: Trace) -> Steps:
 def step_of_work(trace: Trace) -> NDArray[np.int64]:
     """Return the step that issued each piece of device work: int64[D] into the steps, -1 for none.
 
-    That in which the host launched it; of work whose launch is not recorded that in whose window it starts.
+    That in which the host launched it; of work whose launch is not recorded that in whose window it starts. Work that
+    was launched before the trace is of none, whichever step it runs in, unless no step is marked.
     """
     all_steps, work = steps(trace), device_work(trace)
     launched = all_steps.issued(trace.events.ts[work.call])
-    return np.where(work.linked, launched, span_index(all_steps.window, work.start))
+    started = np.where(work.before_window & all_steps.marked, -1, span_index(all_steps.window, work.start))
+    return np.where(work.linked, launched, started)
 
 
 def _labels(trace: Trace, rows: NDArray[np.int64]) -> tuple[str, ...]:
