@@ -231,6 +231,22 @@ def test_products_that_memory_binds_gain_nothing_in_tf32() -> None:
     assert finding.measures["reachable_ns"] == pytest.approx(1_172_000, rel=0.001)
 
 
+def test_tf32_is_one_setting_of_all_products_in_float32() -> None:
+    """Of 8 and 7 ms, each 128 GFLOP, 1.17 ms are left: the op that takes longest has the gain of both."""
+    square: dict[str, Any] = {"Input Dims": [[4000, 4000], [4000, 4000]], "Input type": ["float", "float"]}
+    biased = {"Input Dims": [[4000], *square["Input Dims"]], "Input type": ["float"] * 3}
+    trace = build(
+        step(0, 16_000),
+        *(op("aten::mm", 10, 50, **square), launch(30, 5, corr=1), kernel("gemm", 100, 8_000, corr=1)),
+        *(op("aten::addmm", 70, 50, **biased), launch(90, 5, corr=2), kernel("gemm", 8_100, 7_000, corr=2)),
+        call("cudaDeviceSynchronize", 200, 15_000),
+        deviceProperties=[{"name": "NVIDIA A100-SXM4-40GB"}],
+    )
+    (finding,) = analyzed(trace).findings
+    assert (finding.subject.op, finding.remedy, finding.measures["setting_ns"]) == ("aten::mm", "tf32", 15_000_000)
+    assert finding.ns == pytest.approx(15_000_000 - 2 * 128e9 / 156e12 / 0.7 * 1e9, rel=0.001)
+
+
 def test_calls_that_could_be_shorter_than_any_kernel_are_not_below_their_roof() -> None:
     small: dict[str, Any] = {"Input Dims": [[10, 10], [10, 10]], "Input type": MM["Input type"]}
     assert analyzed(product_by_product(gap_us=5, **small), "bf16=100", "memory=1000").findings == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -219,7 +220,8 @@ class _SlowOp:
 
     `rows` by their index in RankWork; `target`: the dtype to multiply in; `least_ns`, `gain_ns` float64[K] of each
     counted step: how long they would take, and by how much that is less. `is_roofed`: it is their roof that limits most
-    of `least_ns`, not that each of them launches a kernel.
+    of `least_ns`, not that each of them launches a kernel. A target that is another dtype is one setting of all such
+    ops: `gain_ns` and `faster` are of them together, which take `setting_ns` in the mean counted step; else 0.
     """
 
     rows: Mapping[int, OpWork]
@@ -229,6 +231,17 @@ class _SlowOp:
     gain_ns: NDArray[np.float64]
     faster: tuple[_FasterRow, ...]
     is_roofed: bool
+    setting_ns: int = 0
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a setting makes it faster."""
+        return self.target != self.first.dtype
+
+    @property
+    def ns(self) -> int:
+        """Time in all counted steps."""
+        return sum(row.step_ns for row in self.rows.values())
 
     @property
     def first(self) -> OpWork:
@@ -286,15 +299,28 @@ def _every_op(part: RankWork, peaks: Peaks) -> dict[_Name, _SlowOp]:
     for index, row in enumerate(part.rows):
         if not row.unsure and row.step_ns:
             by_op.setdefault((row.op, row.phase, row.dtype), {})[index] = row
-    return {name: _slow_op(rows, peaks, part.shortest_ns) for name, rows in by_op.items()}
+    ops = {name: _slow_op(rows, peaks, part.shortest_ns) for name, rows in by_op.items()}
+    of_setting = [op for op in ops.values() if op.is_set]
+    if not of_setting[1:]:
+        return ops
+    together = {
+        "gain_ns": np.sum([op.gain_ns for op in of_setting], axis=0),
+        "faster": tuple(row for op in of_setting for row in op.faster),
+        "setting_ns": round(sum(op.ns for op in of_setting) / len(of_setting[0].gain_ns)),
+    }
+    return {name: replace(op, **together) if op.is_set else op for name, op in ops.items()}
 
 
 def _slow_ops(ops: Mapping[_Name, _SlowOp], step_ns: NDArray[np.float64]) -> list[_SlowOp]:
-    """Return the ops of a rank that would take less time on the device by much of most steps, that with most first."""
+    """Return the ops of a rank that would take less time on the device by much of most steps, that with most first.
+
+    Of those of one setting only that which takes longest.
+    """
+    longest = max((op for op in ops.values() if op.is_set and op.is_roofed), key=lambda op: op.ns, default=None)
     large = [
         op
         for op in ops.values()
-        if op.is_roofed
+        if (op is longest if op.is_set else op.is_roofed)
         and op.gain_ns.sum() >= LARGE * step_ns.sum() > 0
         and holds_in_steps(op.gain_ns, step_ns, 100 * LARGE)
     ]
@@ -367,9 +393,9 @@ def _best(
 def _claim(op: _SlowOp, saving: Saving | None) -> Claim:
     """Return the claim on an op; by its time on the device if no saving is known."""
     rows, peaks, dtype = list(op.rows.values()), op.peaks, op.first.dtype
-    roofed, ns = _together(rows, peaks), sum(row.step_ns for row in rows)
+    roofed, ns = _together(rows, peaks), op.ns
     flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
-    is_compute, is_slower = roofed.roof == "compute", op.target != dtype
+    is_compute = roofed.roof == "compute"
     measures = measured(
         roof=roofed.roof,
         roof_pct=100 * roofed.least_ns / ns,
@@ -380,11 +406,12 @@ def _claim(op: _SlowOp, saving: Saving | None) -> Claim:
         peak_gbps=None if is_compute else peaks.bandwidth * 1e-9,
         takes_ns=round(ns / len(op.gain_ns)),
         reachable_ns=round(float(op.least_ns.mean())),
-        reachable_pct=None if is_slower else 100 * peaks.reachable(roofed.roof),
-        tf32_tflops=peaks.rate(op.target) * 1e-12 if is_slower else None,
+        reachable_pct=None if op.is_set else 100 * peaks.reachable(roofed.roof),
+        tf32_tflops=peaks.rate(op.target) * 1e-12 if op.is_set else None,
+        setting_ns=op.setting_ns or None,
     )
     subject = Subject(op=op.first.op, phase=op.first.phase, key=op.key)
-    remedy = "tf32" if is_slower else ""
+    remedy = "tf32" if op.is_set else ""
     if saving is None:
         gain_ns = round(float(op.gain_ns.mean()))
         return Claim("below_roof", gain_ns, subject, measures, (0, gain_ns), AT_MOST, remedy)

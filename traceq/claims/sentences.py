@@ -162,6 +162,7 @@ SENTENCES: dict[str, Sentence] = {
             "it takes {takes_ns} {per_step}, a well-tuned kernel {reachable_ns}",
             "well-tuned kernels reach {reachable_pct} of that roof",
             "TF32 reaches {tf32_tflops} TFLOP/s, if its precision suffices",
+            "it is a setting of all products in {dtype}, which take {setting_ns}",
         ),
     ),
     "casts": Sentence(
