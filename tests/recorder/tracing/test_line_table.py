@@ -177,6 +177,7 @@ def test_no_module_of_the_recorder_is_taken_for_user_code() -> None:
     assert str(folder / "timing" / "stopwatch.py") in modules  # two levels below the package
     assert [path for path in modules if line_marks.is_user_code(path)] == []
     assert [path for path in modules if user_line([f"{path}(7): step"])] == []
+    assert not line_marks.is_user_code(f"/home/me/caches/tj/ctj{'m7k4' * 12}.py")  # torch.compile's
     assert line_marks.is_user_code("/home/me/train.py")
     frames = [f"{folder / 'timing' / 'stopwatch.py'}(7): mark", "/home/me/train.py(41): step"]
     assert user_line(frames) == "train.py:41 step"

@@ -39,13 +39,15 @@ _MODULES = (
 """Modules of Python, which a trace names by file alone, without those whose names a script may well have."""
 _STARTS_PROFILER, _DEEPEST = re.compile(r"(^|/)torch/(profiler|autograd)/profiler\.py\(\d+\): "), 1_000
 """Frames of torch's profiler, and how many frames are looked through for the one that starts it."""
+INDUCTOR_CODE = r"(^|/)(?P<folder>[a-z2-7]{2})/c(?P=folder)[a-z2-7]{40,}\.py"
+"""Path of code that torch.compile generated, in whatever folder."""
 _LIBRARY = re.compile(
     r"(^|/)(torch|torch_xla|accelerate|tqdm|numpy|multiprocessing|concurrent|asyncio|importlib|traceq/recorder)/"
     r"|^(collections|json|re|logging|encodings|ctypes|urllib|http|email|pathlib)/"
     r"|(^|/)lib/python3\.\d+/(?!(site|dist)-packages/)"
     r"|(^|/)(threading|contextlib|functools|runpy|typing|weakref|warnings|inspect|abc|enum|dataclasses|copy)\.py\("
     rf"|^({_MODULES})\.py\("
-    r"|(^|/)(?P<folder>[a-z2-7]{2})/c(?P=folder)[a-z2-7]{40,}\.py\("  # what Inductor compiled
+    rf"|{INDUCTOR_CODE}\("
 )
 
 

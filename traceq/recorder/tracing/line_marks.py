@@ -27,7 +27,7 @@ import msgspec
 import torch
 
 from traceq import recorder
-from traceq.facts.timeline.call_sites import line_function
+from traceq.facts.timeline.call_sites import INDUCTOR_CODE, line_function
 from traceq.facts.timeline.phases import OTHER
 from traceq.locations import open_binary
 from traceq.model import KEPT_BYTES, KEPT_LINE, SourceLines
@@ -121,8 +121,11 @@ def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
 
 @cache
 def is_user_code(filename: str) -> bool:
-    """Return True for user code, other libraries included; not for torch, related ones, the stdlib or the recorder."""
-    if filename.startswith(("<", *_LIBRARIES, *_RECORDER)):
+    """Return True for user code, other libraries included; not for torch, related ones, the stdlib or the recorder.
+
+    Nor for what torch.compile generated, which is called where the model is.
+    """
+    if filename.startswith(("<", *_LIBRARIES, *_RECORDER)) or re.search(f"{INDUCTOR_CODE}$", filename):
         return False
     return not filename.startswith(_STANDARD) or filename.startswith(_ROOTS)
 
