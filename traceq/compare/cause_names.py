@@ -189,10 +189,10 @@ def _cut(name: str, longest: int = _LONGEST_NAME, place: int = 0) -> str:
 
 def lines_text(causes: Sequence[Cause]) -> str:
     """Return `check.py:41 check`, or `check.py:41-43 check` of several lines of one function."""
-    numbers, (place, _, function) = sorted(map(_line_number, causes)), causes[0].line.partition(" ")
+    numbers, (place, *function) = sorted(map(_line_number, causes)), causes[0].line.split(" ", 1)
     if numbers[0] == numbers[-1]:
         return causes[0].line
-    return f"{place.rpartition(':')[0]}:{numbers[0]}-{numbers[-1]} {function}"
+    return " ".join([f"{place.rpartition(':')[0]}:{numbers[0]}-{numbers[-1]}", *function])
 
 
 def sync_line(cause: Cause) -> str:
