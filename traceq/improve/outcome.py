@@ -62,11 +62,13 @@ class Lead:
 
 @frozen
 class _Row:
-    """A row of the table of remedies."""
+    """A row of the table of remedies; both ends of an interval are in one cell."""
 
     remedy: str = column("remedy")
-    predicted: str = column("should save")
-    measured: str = column("saves (95 % CI)")
+    predicted: str = column("should save", Unit.NS)
+    predicted_share: str = column("of a step", Unit.PERCENT)
+    measured: str = column("saves (95 % CI)", Unit.NS)
+    measured_share: str = column("of a step", Unit.PERCENT)
     verdict: str = column()
 
 
@@ -111,8 +113,8 @@ class Outcome:
                 yield LINES["loss"].format(remedy=trial.name, loss=trial.loss)
         names = ", ".join(trial.name for trial in self.afresh)
         if self.together is not None and self.together.measured_ns is not None:
-            saves = _saved(self.together.measured_ns, self.together.step_ns)
-            yield LINES[self.together.verdict].format(remedy=names, saves=saves)
+            saves, share = _saved(self.together.measured_ns, self.together.step_ns)
+            yield LINES[self.together.verdict].format(remedy=names, saves=saves, share=share)
         by_cpu = {trial.name: trial.cpu_ns for trial in self.trials}
         by_cpu |= {names: self.together.cpu_ns} if self.together else {}
         for name, cpu_ns in by_cpu.items():
@@ -210,12 +212,12 @@ def _saved_ns(comparison: Comparison) -> tuple[int, int] | None:
 
 def _row(trial: Trial, step_ns: int) -> _Row:
     verdict = trial.why or VERDICTS[trial.verdict]
-    return _Row(trial.name, _saved(trial.predicted_ns, step_ns), _saved(trial.measured_ns, trial.step_ns), verdict)
+    return _Row(trial.name, *_saved(trial.predicted_ns, step_ns), *_saved(trial.measured_ns, trial.step_ns), verdict)
 
 
-def _saved(ends_ns: tuple[int, int] | None, step_ns: int) -> str:
-    """Return `1.2 to 1.4 ms (3.1 to 3.5 %)`, of a step; "" where it is not known."""
+def _saved(ends_ns: tuple[int, int] | None, step_ns: int) -> tuple[str, str]:
+    """Return (`1.2 to 1.4 ms`, `3.1 to 3.5 %`, of a step); "" where it is not known."""
     if ends_ns is None:
-        return ""
+        return "", ""
     least, most = (100 * ns / max(step_ns, 1) for ns in ends_ns)
-    return f"{format_ends(*ends_ns, Unit.NS)} ({format_ends(least, most, Unit.PERCENT)})"
+    return format_ends(*ends_ns, Unit.NS), format_ends(least, most, Unit.PERCENT)
