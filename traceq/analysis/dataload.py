@@ -34,6 +34,7 @@ from traceq.facts.timeline.data_loading import (
     DATALOAD_WAIT,
     LOADER,
     around_iterations,
+    hand_overs,
     loader_iterations,
     loader_waits,
     makes_own_batches,
@@ -95,13 +96,15 @@ class _Starved:
     """Waits for the loader that hold up the steps of a rank, `idle_ns` of a step of `step_ns`.
 
     `saving` is what the rank saves without them, None where they are ranges of the program's own. Of `idle_ns`
-    `first_ns` are until the first batch of an epoch, whose workers were there before.
+    `first_ns` are until the first batch of an epoch, whose workers were there before, and `hand_over_ns` for batches
+    that are there.
     """
 
     idle_ns: int
     step_ns: float
     saving: Saving | None
     first_ns: int = 0
+    hand_over_ns: int = 0
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -167,9 +170,12 @@ def _starved(trace: Trace) -> _Starved | None:
     if not steps_.marked or not _waits_long(trace, window):
         return None
     idle_ns, total_ns = measure_common(_idle(trace), spans(window[:, 0], window[:, 1])), int(np.diff(window).sum())
-    step_idle_ns, step_ns = round(idle_ns / len(window)), total_ns / len(window)
+    hand_over_ns = measure_common(intersect(_idle(trace), hand_overs(trace)), spans(*window.T))
+    of_all = idle_ns, _first_ns(trace, window), hand_over_ns
+    step_idle_ns, first_ns, hand_over_ns = (round(ns / len(window)) for ns in of_all)
+    starved = _Starved(step_idle_ns, total_ns / len(window), None, first_ns, hand_over_ns)
     if not len(loader_waits(trace)) or not is_replayed(trace):  # ranges of the program's own, unknown to the replay
-        return _Starved(step_idle_ns, step_ns, None)
+        return starved
     saving = saved_without_loader(trace)
     if saving.least_ns * len(window) <= MODERATE * total_ns:
         return None
@@ -178,7 +184,7 @@ def _starved(trace: Trace) -> _Starved | None:
     in_mean = exceeds_in_mean(saved_ns, lengths, 100 * MODERATE)
     if not in_mean and not recurs(saving.steps_ns, lengths, 100 * MODERATE):
         return None
-    return _Starved(step_idle_ns, step_ns, saving, round(_first_ns(trace, window) / len(window)))
+    return replace(starved, saving=saving)
 
 
 def _waits_long(trace: Trace, window: NDArray[np.int64]) -> bool:
@@ -226,15 +232,17 @@ def _starved_traced(part: _Rank) -> Claim | None:
     if starved is None:
         return None
     line = part.line if part.line is not None and part.line.share_pct >= 100 * MOST else None
-    is_for_first = starved.first_ns >= MOST * starved.idle_ns
+    is_for_first, is_hand_over = (ns >= MOST * starved.idle_ns for ns in (starved.first_ns, starved.hand_over_ns))
     measures = measured(
         wait_ns=starved.idle_ns,
         share_pct=100 * starved.idle_ns / starved.step_ns,
         first_batches_ns=starved.first_ns or None,
+        hand_over_ns=starved.hand_over_ns if is_hand_over else None,
         num_workers=0 if part.makes_own else None,
         line_pct=line.share_pct if line else None,
     )
-    remedy = "own_batches" if part.makes_own else "first_batches" if is_for_first else ""
+    of_part = {"own_batches": part.makes_own, "hand_over": is_hand_over, "first_batches": is_for_first}
+    remedy = next((name for name, applies in of_part.items() if applies), "")
     claim = Claim("starved", starved.idle_ns, Subject(line=line.line if line else ""), measures, remedy=remedy)
     if (saving := starved.saving) is None:
         return replace(claim, gain=(0, starved.idle_ns), gain_by=AT_MOST)

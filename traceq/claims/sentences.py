@@ -283,6 +283,7 @@ SENTENCES: dict[str, Sentence] = {
         (
             "starved because the main thread makes each batch (num_workers={num_workers}, {line}): {remedy}",
             "starved because the main thread makes each batch (num_workers={num_workers}): {remedy}",
+            "the main thread takes {hand_over_ns} to unpack each batch of its workers: {remedy}",
             "starved by the data loader ({line}): {remedy}",
             "starved by the data loader: {remedy}",
         ),
@@ -501,6 +502,7 @@ REMEDIES: dict[str, str] = {
     "starved": "less work per sample, or more workers",
     "own_batches": "use workers, or less work per sample",
     "first_batches": "longer epochs, or less work per sample",
+    "hand_over": "fewer tensors in it, or pin_memory=True",
     "no_free_core": "less work per sample, as its workers find no free core",
     "only_compute": "only less or faster work there saves much",
     "exposed_comm": "overlap it with compute, or exchange less",

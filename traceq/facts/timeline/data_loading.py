@@ -12,7 +12,7 @@ from traceq.facts.events.name_patterns import READS_VALUE, matching
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import on_main_thread
 from traceq.frozen import frozen
-from traceq.intervals import Spans, contains, measure, spans, union
+from traceq.intervals import Spans, contains, measure, measure_within, span_index, spans, union
 from traceq.model import Category, Trace
 
 DATALOAD_WAIT = "dataload_wait"
@@ -39,6 +39,8 @@ _DRAWS = re.compile(
     r"^aten::(empty|random_|randperm|scalar_tensor|resize_|resolve_conj|resolve_neg|is_floating_point|zeros|zero_)$"
 )
 """Other ops while an iterator is made: most samplers draw an order."""
+_REBUILDS = re.compile(r"^aten::set_$")
+"""The last op by which a tensor is made of a worker's shared memory."""
 _SOONEST_NS = 1_000_000
 """No process starts in less."""
 _NEVER = np.iinfo(np.int64).min
@@ -98,13 +100,32 @@ def ends_of_workers(trace: Trace) -> Spans:
 def late_batches(trace: Trace) -> Spans:
     """Return the waits of the main thread for a batch that no worker had made yet, but for the first of an iteration.
 
-    They take more than 5 % of the time since the batch before: one that is there is unpacked in less.
+    They take more than 5 % of the time since the batch before, without its hand-over.
     """
     asks, iterations = _rows(trace, _WITH_WORKERS), loader_iterations(trace).whole
     start, end = trace.events.ts[asks], trace.events.end[asks]
-    is_late = np.r_[False, end[1:] - start[1:] > MODERATE * np.diff(end)][: len(asks)]
+    until = end - measure_within(hand_overs(trace), start, end)
+    is_late = np.r_[False, until[1:] - start[1:] > MODERATE * np.diff(end)][: len(asks)]
     is_late &= ~contains(spans(*iterations.T), start)
     return spans(start[is_late], end[is_late])
+
+
+@once_per_trace
+def hand_overs(trace: Trace) -> Spans:
+    """Return the time in which the main thread makes a worker's batch its own, which is there by then.
+
+    It asks the worker for the memory of one tensor after the other, and the first one takes as long as those that
+    follow, in the median. Of a batch of one tensor that is not known: its hand-over begins with its last op.
+    """
+    asks = _rows(trace, _WITH_WORKERS)
+    start, end = trace.events.ts[asks], trace.events.end[asks]
+    rebuilds = _of_main(trace, trace.events.rows(Category.CPU_OP), _REBUILDS)
+    index = span_index(spans(start, end), trace.events.ts[rebuilds])
+    rebuilds, index = rebuilds[index >= 0], index[index >= 0]
+    asked, first = np.unique(index, return_index=True)
+    rebuilt_ns, is_next = trace.events.end[rebuilds], np.diff(index) == 0
+    one_ns = int(np.median(np.diff(rebuilt_ns)[is_next])) if is_next.any() else 0
+    return spans(np.maximum(rebuilt_ns[first] - one_ns, start[asked]), end[asked])
 
 
 @once_per_trace
