@@ -46,6 +46,24 @@ def test_a_shortest_edit_script_keeps_a_longest_common_subsequence(a: np.ndarray
     assert len(pairs[0]) == longest(a.tolist(), b.tolist())
 
 
+def test_scripts_of_hundreds_of_edits_keep_a_longest_one_too() -> None:
+    a, b = np.random.default_rng(7).integers(0, 9, (2, 700))
+    pairs = _edit_script(a, b)
+    assert_valid(a, b, pairs)
+    assert len(pairs[0]) == longest(a.tolist(), b.tolist()) < 450
+
+
+def test_iterations_of_a_long_loop_are_paired_whose_ops_vary() -> None:
+    """Of 40,000 ops in iterations of 20 every tenth one is left out, and every tenth is new."""
+    rng = np.random.default_rng(7)
+    a = np.tile(np.arange(20), 2_000)
+    kept = rng.random(len(a)) > 0.1
+    b = np.insert(a[kept], rng.integers(0, kept.sum(), 4_000), 77)
+    in_a, in_b = common_subsequence(a, b)
+    assert_valid(a, b, (in_a, in_b))
+    assert len(in_a) >= kept.sum()
+
+
 @pytest.mark.slow
 @up_to(400)
 @given(st.one_of(FEW_NAMES, MANY_NAMES), st.one_of(FEW_NAMES, MANY_NAMES))

@@ -1,11 +1,13 @@
-// Longest paths through a graph whose edges run forwards: the loops that cannot be written in columns.
+// Longest paths through a graph whose edges run forwards, and edit scripts: loops that cannot be written in columns.
 // Numbers of nodes and edges are int32, times and weights int64.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 namespace {
 
@@ -169,7 +171,98 @@ PyObject* next_marked(PyObject*, PyObject* args) {
     Py_RETURN_NONE;
 }
 
+// How far edit scripts of two sequences get (Myers, An O(ND) Difference Algorithm, 1986): by diagonal, of which every
+// second one is reached by a number of edits, the furthest element of `a`. Few of these rows are kept, and the ones
+// between them computed again.
+class EditRows {
+public:
+    using Row = std::vector<Number>;
+    EditRows(const int64_t* a, Number size_a, const int64_t* b, Number size_b)
+        : a_(a), b_(b), size_a_(size_a), size_b_(size_b) {}
+
+    // The least number of edits; -1 if it is more than `most`.
+    Number least(Number most) {
+        Row row;
+        for (Number edits = 0; edits <= most; ++edits) {
+            row = next(row, edits);
+            if (edits % kStride == 0) kept_.push_back(row);
+            const Number index = (size_a_ - size_b_ + edits) / 2;
+            const bool is_on_it = (size_a_ - size_b_ + edits) % 2 == 0 && index >= 0 && index <= edits;
+            if (is_on_it && row[index] == size_a_) return edits;
+        }
+        return -1;
+    }
+    // Rows are asked for from the last one on.
+    const Row& row(Number edits) {
+        const Number first = edits / kStride * kStride;
+        if (first != first_) {
+            rows_.assign(1, kept_[first / kStride]);
+            for (first_ = first; Number(rows_.size()) <= edits - first;)
+                rows_.push_back(next(rows_.back(), first + Number(rows_.size())));
+        }
+        return rows_[edits - first];
+    }
+    // Whether a diagonal is reached by an element of `b` alone from the one below it, else by one of `a` from above.
+    static bool is_from_below(const Row& before, Number index) {
+        return index == 0 || (index != Number(before.size()) && before[index - 1] < before[index]);
+    }
+
+private:
+    static constexpr Number kStride = 256, kNowhere = std::numeric_limits<Number>::min() / 2;
+
+    Row next(const Row& before, Number edits) const {
+        Row row(edits + 1, kNowhere);
+        for (Number index = 0; index <= edits; ++index) {
+            Number x = 0;
+            if (edits) x = is_from_below(before, index) ? before[index] : before[index - 1] + 1;
+            Number y = x - (2 * index - edits);
+            if (x > size_a_ || y > size_b_ || y < 0) continue;
+            while (x < size_a_ && y < size_b_ && a_[x] == b_[y]) ++x, ++y;
+            row[index] = x;
+        }
+        return row;
+    }
+
+    const int64_t *a_, *b_;
+    Number size_a_, size_b_, first_ = -1;
+    std::vector<Row> kept_, rows_;
+};
+
+// Writes the pairs that a shortest edit script keeps to the ends of two columns.
+PyObject* shortest_edits(PyObject*, PyObject* args) {
+    PyObject* owners[4];
+    int most;
+    if (!PyArg_ParseTuple(args, "OOiOO", &owners[0], &owners[1], &most, &owners[2], &owners[3])) return nullptr;
+    Columns<4> columns;
+    if (!columns.hold(owners, 2)) return nullptr;
+    int64_t *in_a = columns[2], *in_b = columns[3];
+    Number x = Number(columns.size(0)), y = Number(columns.size(1));
+    const Py_ssize_t room = columns.size(2);
+    if (room != columns.size(3) || room < std::min(x, y)) return unequal_lengths();
+    Py_ssize_t free = room;
+    Number edits;
+    Py_BEGIN_ALLOW_THREADS
+    EditRows rows(columns[0], x, columns[1], y);
+    edits = rows.least(most);
+    for (Number num = edits; num >= 0; --num) {
+        Number x_begin = 0;
+        bool from_below = false;
+        if (num) {
+            const Number index = (x - y + num) / 2;
+            const EditRows::Row& before = rows.row(num - 1);
+            from_below = EditRows::is_from_below(before, index);
+            x_begin = from_below ? before[index] : before[index - 1] + 1;
+        }
+        while (x > x_begin) --free, in_a[free] = --x, in_b[free] = --y;
+        if (from_below) --y;
+        else --x;
+    }
+    Py_END_ALLOW_THREADS
+    return PyLong_FromSsize_t(edits < 0 ? -1 : room - free);
+}
+
 PyMethodDef functions[] = {
+    {"shortest_edits", shortest_edits, METH_VARARGS, "shortest_edits(a, b, most, in_a, in_b) -> number of pairs, or -1"},
     {"longest_paths", longest_paths, METH_VARARGS, "longest_paths(first, source, weight, time, choice) -> None"},
     {"trace_back", trace_back, METH_VARARGS, "trace_back(node, choice, source, path) -> number of edges"},
     {"paths_to", paths_to, METH_VARARGS, "paths_to(since, choice, source, time, path) -> None"},
@@ -178,7 +271,7 @@ PyMethodDef functions[] = {
     {"topological_order", topological_order, METH_VARARGS, "topological_order(first, target, ready, degree, queue) -> number of nodes"},
     {nullptr, nullptr, 0, nullptr},
 };
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "_paths", "Longest paths.", -1, functions, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "_paths", "Longest paths, and edit scripts.", -1, functions, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 

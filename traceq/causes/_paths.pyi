@@ -30,3 +30,6 @@ def topological_order(
     queue: NDArray[int32],
     /,
 ) -> int: ...
+def shortest_edits(
+    a: NDArray[int64], b: NDArray[int64], most: int, in_a: NDArray[int64], in_b: NDArray[int64], /
+) -> int: ...

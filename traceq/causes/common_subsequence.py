@@ -7,13 +7,13 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.causes._paths import shortest_edits
+
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 """(int64[P], int64[P]): indices into the first and the second sequence, both ascending."""
 
-_MAX_EDITS, _MAX_EDIT_SHARE = 1200, 0.6
+_MAX_EDITS, _MAX_EDIT_SHARE = 10_000, 0.6
 """Insertions and deletions in one gap, and their share of its elements; what differs more is not compared."""
-
-_MULTIPLIER = 0x5851F42D4C957F2D
 
 
 def common_subsequence(a: NDArray[np.int64], b: NDArray[np.int64]) -> Pairs:
@@ -107,35 +107,15 @@ def _longest_increasing(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _edit_script(a: NDArray[np.int64], b: NDArray[np.int64]) -> Pairs:
-    """Return the pairs that a shortest edit script keeps; none if it is longer than `_MAX_EDITS`.
-
-    All diagonals of one number of edits are extended together, as far as hashes of the elements agree.
-    """
-    size_a, size_b = len(a), len(b)
-    most = min(size_a + size_b, max(64, min(int(_MAX_EDIT_SHARE * (size_a + size_b)), _MAX_EDITS)))
-    if size_a + size_b - 2 * _num_common(a, b) > most:
+    """Return the pairs that a shortest edit script keeps; none if it is longer than `_MAX_EDITS`."""
+    size = len(a) + len(b)
+    most = min(size, max(64, min(int(_MAX_EDIT_SHARE * size), _MAX_EDITS)))
+    if size - 2 * _num_common(a, b) > most:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    a, b = np.split(np.unique(np.r_[a, b], return_inverse=True)[1], [size_a])
-    hash_a, hash_b, powers = _prefix_hashes(a), _prefix_hashes(b), _powers(max(size_a, size_b) + 1)
-    reach = np.zeros(2 * most + 3, np.int64)  # furthest element of `a` by diagonal, which is most + 1 + (a - b)
-    history: list[NDArray[np.int64]] = []
-    for edits in range(most + 1):
-        history.append(reach.copy())
-        diagonal = np.arange(-edits, edits + 1, 2)
-        center = most + 1 + diagonal
-        down = (diagonal == -edits) | ((diagonal != edits) & (reach[center - 1] < reach[center + 1]))
-        x = np.where(down, reach[center + 1], reach[center - 1] + 1) if edits else np.zeros(1, np.int64)
-        y = x - diagonal
-        valid = (x <= size_a) & (y <= size_b) & (y >= 0)
-        x = np.where(valid, x, np.minimum(x, size_a))
-        steps = np.zeros(len(x), np.int64)
-        steps[valid] = _common_lengths(hash_a, hash_b, powers, x[valid], y[valid], size_a, size_b)
-        x += steps
-        reach[center] = np.where(valid, x, -(2**40))
-        done = np.flatnonzero(valid & (x >= size_a) & (x - diagonal >= size_b))
-        if len(done):
-            return _kept(history, most, size_a, size_b)
-    return np.empty(0, np.int64), np.empty(0, np.int64)
+    in_a, in_b = np.empty((2, min(len(a), len(b))), np.int64)
+    num = shortest_edits(np.ascontiguousarray(a), np.ascontiguousarray(b), most, in_a, in_b)
+    first = len(in_a) - max(num, 0)
+    return in_a[first:], in_b[first:]
 
 
 def _num_common(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
@@ -144,53 +124,3 @@ def _num_common(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
     others, counts_b = np.unique(b, return_counts=True)
     _, in_a, in_b = np.intersect1d(values, others, assume_unique=True, return_indices=True)
     return int(np.minimum(counts_a[in_a], counts_b[in_b]).sum())
-
-
-def _powers(size: int) -> NDArray[np.uint64]:
-    return np.cumprod(np.r_[np.uint64(1), np.full(size, _MULTIPLIER, np.uint64)], dtype=np.uint64)
-
-
-def _prefix_hashes(values: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return uint64[N + 1]: sums of value * multiplier ** index, modulo 2 ** 64."""
-    powers = _powers(len(values))[: len(values)]
-    return np.asarray(np.r_[np.uint64(0), np.cumsum(values.view(np.uint64) * powers, dtype=np.uint64)])
-
-
-def _common_lengths(
-    hash_a: NDArray[np.uint64],
-    hash_b: NDArray[np.uint64],
-    powers: NDArray[np.uint64],
-    x: NDArray[np.int64],
-    y: NDArray[np.int64],
-    size_a: int,
-    size_b: int,
-) -> NDArray[np.int64]:
-    """Return int64[K]: how many elements from a[x] and b[y] on are equal, by bisection."""
-    low, high = np.zeros(len(x), np.int64), np.minimum(size_a - x, size_b - y)
-    while (low < high).any():
-        middle = (low + high + 1) // 2
-        in_a = (hash_a[x + middle] - hash_a[x]) * powers[np.maximum(y - x, 0)]
-        in_b = (hash_b[y + middle] - hash_b[y]) * powers[np.maximum(x - y, 0)]
-        equal = in_a == in_b
-        low, high = np.where(equal, middle, low), np.where(equal, high, middle - 1)
-    return low
-
-
-def _kept(history: list[NDArray[np.int64]], most: int, x: int, y: int) -> Pairs:
-    """Return the diagonal runs of the edit script that ends at (x, y)."""
-    in_a: list[NDArray[np.int64]] = []
-    in_b: list[NDArray[np.int64]] = []
-    for edits in range(len(history) - 1, -1, -1):
-        reach, diagonal = history[edits], x - y
-        if edits:
-            center = most + 1 + diagonal
-            down = diagonal == -edits or (diagonal != edits and reach[center - 1] < reach[center + 1])
-            before = diagonal + 1 if down else diagonal - 1
-            x_before = int(reach[most + 1 + before])
-            x_start = x_before if down else x_before + 1
-        else:
-            before, x_before, x_start = 0, 0, 0
-        in_a.append(np.arange(x_start, x))
-        in_b.append(np.arange(x_start - diagonal, y))
-        x, y = x_before, x_before - before
-    return np.concatenate(in_a[::-1]), np.concatenate(in_b[::-1])
