@@ -122,10 +122,10 @@ def hand_overs(trace: Trace) -> Spans:
     rebuilds = _of_main(trace, trace.events.rows(Category.CPU_OP), _REBUILDS)
     index = span_index(spans(start, end), trace.events.ts[rebuilds])
     rebuilds, index = rebuilds[index >= 0], index[index >= 0]
-    asked, first = np.unique(index, return_index=True)
+    unpacking, first = np.unique(index, return_index=True)
     rebuilt_ns, is_next = trace.events.end[rebuilds], np.diff(index) == 0
     one_ns = int(np.median(np.diff(rebuilt_ns)[is_next])) if is_next.any() else 0
-    return spans(np.maximum(rebuilt_ns[first] - one_ns, start[asked]), end[asked])
+    return spans(np.maximum(rebuilt_ns[first] - one_ns, start[unpacking]), end[unpacking])
 
 
 @once_per_trace
