@@ -268,8 +268,8 @@ class StepTimes:
         """float64[K] ns of each step, of which shares are."""
         if not self.by_category:
             return np.zeros(0)
-        recurring = np.sum([ns for name, ns in self.by_category.items() if name != _ONCE or not self.is_rest], axis=0)
-        return np.asarray(recurring)
+        recurring = [ns for name, ns in self.by_category.items() if name != _ONCE or not self.is_rest]
+        return np.asarray(np.sum([np.zeros_like(self.first_waits), *recurring], axis=0))  # all may be once
 
     @property
     def is_rest(self) -> bool:

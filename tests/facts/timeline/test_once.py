@@ -310,6 +310,14 @@ def test_the_op_bounds_what_a_graph_takes() -> None:
     assert us(compiled(op("Torch-Compiled Region", 120, 140))) == [[120, 260]]
 
 
+def test_a_graph_is_complete_once_it_can_be_launched() -> None:
+    """Also outside of an op; the call belongs to the last capture before it."""
+    calls = [("StreamBeginCapture", 0, 2), ("StreamEndCapture", 20, 2), ("StreamBeginCapture", 40, 2)]
+    calls += [("StreamEndCapture", 60, 2), ("GraphInstantiateWithFlags", 70, 30), ("GraphLaunch", 120, 5)]
+    trace = build(step(0, 400), *(call(f"hip{name}", start, us) for name, start, us in calls))
+    assert us(trace) == [[0, 20], [40, 100]]
+
+
 def captured_and_replayed(*names_and_replays: tuple[str, int]) -> Trace:
     """Captures of an op of a name in turn, each replayed as often."""
     rows = list[Event]()

@@ -149,6 +149,12 @@ def capture_spans(trace: Trace) -> Spans:
     return np.array(sorted(windows), np.int64).reshape(-1, 2)
 
 
+def instantiations(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of calls that make what was captured a graph that can be launched, by start."""
+    calls = trace.events.by_start(trace.events.rows(Category.RUNTIME))
+    return calls[matching(trace.events, calls, _INSTANTIATE)]
+
+
 def captures(trace: Trace) -> Captures:
     """Return the captures that launch anything, each with the calls that it records.
 
@@ -162,7 +168,7 @@ def captures(trace: Trace) -> Captures:
     launches = launches[~np.isin(launches, device_work(trace).call)]
     capture = span_index(spans, events.ts[launches])
     size = np.bincount(capture[capture >= 0], minlength=len(spans))
-    instantiated = np.searchsorted(spans[:, 0], events.ts[calls[matching(events, calls, _INSTANTIATE)]], "right")
+    instantiated = np.searchsorted(spans[:, 0], events.ts[instantiations(trace)], "right")
     in_turn = bool((np.bincount(instantiated, minlength=len(spans) + 1)[1:] == 1).all())
     return Captures(launches[capture >= 0], size[size > 0], spans[size > 0, 1], in_turn)
 

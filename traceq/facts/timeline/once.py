@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.copies import TO_DEVICE
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.graph_replays import single_capture_calls, single_capture_spans
+from traceq.facts.events.graph_replays import instantiations, single_capture_calls, single_capture_spans
 from traceq.facts.events.kernel_loads import LONG_CALL_NS, kernel_loading_calls
 from traceq.facts.events.kernels import innermost_ops
 from traceq.facts.events.name_patterns import matching, rows_named
@@ -242,7 +242,8 @@ def capture_times(trace: Trace) -> Spans:
     """Return when the host captures CUDA graphs, prepares that and completes it: int64[N, 2] ns.
 
     Preparation and completion are the time in the outermost op around a capture from the last work launched before,
-    other than what fills the state of random numbers, to the first launched after it.
+    other than what fills the state of random numbers, to the first launched after it. It is complete, also outside of
+    an op, once the graph can be launched.
     """
     events, work, captures = trace.events, device_work(trace), single_capture_spans(trace)
     launches, begun = sorted_unique(work.call[work.linked]), single_capture_calls(trace)
@@ -250,9 +251,10 @@ def capture_times(trace: Trace) -> Spans:
     for track in sorted_unique(tracks(trace)[begun]).tolist():
         ops = host_ops(trace).get(track)
         on_track = np.isin(captures[:, 0], events.ts[begun[tracks(trace)[begun] == track]])
+        begin, end = captures[on_track].T
+        result = union(result, _until_instantiated(trace, track, begin, end))
         if ops is None or not on_track.any():
             continue
-        begin, end = captures[on_track].T
         top = np.r_[ops.outermost(), -1][ops.innermost_at(begin)]
         calls = launches[tracks(trace)[launches] == track]
         calls = events.by_start(calls)
@@ -261,6 +263,15 @@ def capture_times(trace: Trace) -> Spans:
         until = np.minimum(np.r_[launch_ns, ops.end.max()][np.searchsorted(launch_ns, end)], ops.end[top])
         result = union(result, spans(since[top >= 0], until[top >= 0]))
     return result
+
+
+def _until_instantiated(trace: Trace, track: int, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Spans:
+    """Return the time from the end of each capture of a thread to that of its graph's instantiation, if one follows."""
+    events, calls = trace.events, instantiations(trace)
+    calls = calls[tracks(trace)[calls] == track]
+    following = np.searchsorted(events.ts[calls], end)
+    is_own = np.r_[events.ts[calls], _NEVER_NS][following] < np.r_[begin[1:], _NEVER_NS][: len(begin)]
+    return spans(end[is_own], events.end[calls[following[is_own]]])
 
 
 @once_per_trace
