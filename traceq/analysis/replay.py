@@ -220,7 +220,8 @@ def _claim(job: Job, rank: Outline, part: _Rank, slack_ns: float) -> Claim | Non
     are_allocations = of_kind == f"{SYNC_KINDS[SyncKind.ALLOC]} syncs" and kind_ns >= MOST * together_ns
     measures = measured(
         together_ns=together_ns, alone_ns=part.largest_alone_ns, alone_pct=100 * part.largest_alone_ns / together_ns,
-        of_kind=of_kind, kind_ns=kind_ns, kind_pct=100 * kind_ns / together_ns,
+        of_kind=None if are_allocations else of_kind, kind_ns=kind_ns, kind_pct=100 * kind_ns / together_ns,
+        allocations_pct=100 * kind_ns / together_ns if are_allocations else None,
         with_loader_ns=saved_ns.get(_BOTH), once=part.allocates_once if are_allocations else "",
     )  # fmt: skip
     subject = Subject(rank=rank.rank if len(job.ranks) > 1 else None)

@@ -58,7 +58,10 @@ SENTENCES: dict[str, Sentence] = {
         ("the host is blocked {blocked_ns} {per_step} ({op}, {phase}), and would wait elsewhere",),
     ),
     "joint_syncs": Sentence(
-        ("all syncs together: remove them at once",),
+        (
+            "blocking allocations, {allocations_pct} of what all syncs cost: allocate before the steps, or less",
+            "all syncs together: remove them at once",
+        ),
         (
             "removing those of one place saves at most {alone_pct} of that",
             "removing {of_kind} alone {kind_pct} of that",
