@@ -72,16 +72,15 @@ class StepPauses:
 
 
 _PausesSoFar = tuple[list[str], "array[int]", int, bool]
-"""Collections up to a moment: kinds, number and ns of each in turn, objects `allocated`, and whether the collector is
-enabled."""
+"""Collections up to a moment: kinds, number and ns of each in turn, objects allocated, whether they are enabled."""
 
 
 class GcPauses:
     """Measures the collections of the whole process between `start` and `stop`, whichever thread they run on.
 
     They hold the interpreter's lock, so every thread that runs Python waits. The collector itself stays as it is, and
-    so does the job's memory: an object that is kept of each collection would lie amid those that the job just made, and
-    a job of many objects would become slower with every one. `collected_ns`: how long all of them took.
+    so does the job's memory: what is kept are numbers in one place, no objects amid those that the job has just made.
+    `collected_ns`: how long all collections took.
     """
 
     __slots__ = ("_began_ns", "_kind", "_names", "_num_counted", "_totals", "collected_ns")
