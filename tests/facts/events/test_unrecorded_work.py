@@ -67,6 +67,15 @@ def test_the_device_that_loads_a_kernel_after_its_launch_has_returned_loads_it_o
     assert lost == ([] if expected else [(OnceKind.KERNEL_LOADING, "cudaLaunchKernel", 5_000_000)])
 
 
+def test_the_first_work_of_a_trace_may_be_that_of_a_kernel_that_is_loaded() -> None:
+    """A launch of 21 ms was followed by 4 ms without work, while the host soon waited: as much a cold start."""
+    first = launch(0, 3_000, 100), kernel("new", 7_000, 5, 100), call("cudaStreamSynchronize", 4_000, 3_010, 99)
+    trace = build(*first, *run_of(10, corr=100, start=8_000))
+    assert us(trace) == []
+    lost = [(each.kind, each.name, each.ns) for each in lost_once(trace)]
+    assert lost == [(OnceKind.KERNEL_LOADING, "cudaLaunchKernel", 7_000_000)]
+
+
 def test_usual_launch_latency_is_none() -> None:
     assert us(build(*run_of(90))) == []
 

@@ -17,7 +17,7 @@ from traceq.facts.events.graph_replays import capture_spans
 from traceq.facts.events.kernel_loads import kernel_loading_calls
 from traceq.facts.events.name_patterns import LAUNCHES_KERNEL, matching, rows_named
 from traceq.facts.memo import once_per_trace
-from traceq.intervals import Spans, contains, count_before, empty, sorted_unique, spans
+from traceq.intervals import Spans, contains, count_before, empty, sorted_unique, spans, subtract
 from traceq.model import Category, Trace
 
 _LEAST_DELAY_NS, _MOST_DELAY_NS = 200_000, 2_000_000
@@ -54,13 +54,14 @@ def unrecorded_work(trace: Trace) -> Spans:
         return np.array(trace.only.unrecorded_ns, np.int64).reshape(-1, 2)
     late, loading, limit = _late_starts(trace)
     waited = _waits_for_first_work(trace, device_work(trace), limit) if limit else empty()
-    return spans(*np.concatenate([waited, late[loading < 0]]).T)
+    is_load = loading >= 0
+    return subtract(spans(*np.concatenate([waited, late[~is_load]]).T), late[is_load])
 
 
 def ends_of_loads(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
     """Return when a device that idles loads a kernel after the call that does has returned, and the rows of the calls.
 
-    int64[L, 2] ns, ascending, and int64[L]. Before the first work a device may be busy with what was launched earlier.
+    int64[L, 2] ns, ascending, and int64[L].
     """
     late, loading, _ = _late_starts(trace)
     return late[loading >= 0], loading[loading >= 0]
@@ -70,8 +71,8 @@ def ends_of_loads(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
 def _late_starts(trace: Trace) -> tuple[Spans, NDArray[np.int64], int]:
     """Return from when work could have started that starts late, until it does: int64[K, 2] ns, ascending.
 
-    And int64[K] the rows of the calls that load its kernel, -1 for other work and the first, and the delay in ns from
-    which on a start is late, 0 where none can be.
+    And int64[K] the rows of the calls that load its kernel, -1 for other work, and the delay in ns from which on a
+    start is late, 0 where none can be.
     """
     work = device_work(trace)
     idle = _idle(work)
@@ -83,7 +84,7 @@ def _late_starts(trace: Trace) -> tuple[Spans, NDArray[np.int64], int]:
     limit = _limit(delay)
     late = np.flatnonzero((delay > limit) & ~_is_gated(trace, work, op))
     calls = work.call[op[late]]
-    loads = np.isin(calls, kernel_loading_calls(trace)) & (late > 0)
+    loads = np.isin(calls, kernel_loading_calls(trace))
     return np.column_stack([since[late], idle[late, 1]]), np.where(loads, calls, -1), limit
 
 
