@@ -23,16 +23,17 @@ from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, is_of_timing, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.modules import modules, modules_at
+from traceq.facts.timeline.once import capture_times
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.grouping import Groups, group
-from traceq.intervals import measure_within, sorted_unique
+from traceq.intervals import contains, measure_within, sorted_unique
 from traceq.model import Trace
 
-LOADER, _MEASUREMENT, _UNRECORDED, _RESULT = -1, -2, -3, -4
-"""Kinds of waits that a step cannot do without: for the data loader, those of a measurement, for unrecorded work, and
-for a result with which the host goes on for long.
+LOADER, _MEASUREMENT, _UNRECORDED, _RESULT, _CAPTURE = -1, -2, -3, -4, -5
+"""Kinds of waits that a step cannot do without: for the data loader, those of a measurement, for unrecorded work, for
+a result with which the host goes on for long, and those of the capture of a CUDA graph, which no later step has.
 
 What a host that does not wait for unrecorded work, or a result, would do meanwhile is not known.
 """
@@ -47,6 +48,7 @@ def kinds_of_waits(trace: Trace) -> NDArray[np.int64]:
     if not len(calls):
         return np.full(len(waits), LOADER)
     kind = np.where(is_of_measurement(trace)[alike_syncs(trace).group_ids], _MEASUREMENT, calls.kind)
+    kind = np.where(contains(capture_times(trace), calls.start), _CAPTURE, kind)
     unrecorded_ns = measure_within(unrecorded(trace), waits.start, waits.end)
     kind_of_wait = np.where(2 * unrecorded_ns > waits.end - waits.start, _UNRECORDED, kind[waits.call])
     kind_of_wait = np.where(_is_for_result(trace), _RESULT, kind_of_wait)

@@ -318,6 +318,16 @@ def test_a_graph_is_complete_once_it_can_be_launched() -> None:
     assert us(trace) == [[0, 20], [40, 100]]
 
 
+@pytest.mark.parametrize(("num_filled", "since"), [(0, 120), (2, 120), (3, 200)])
+def test_outside_of_an_op_torch_prepares_a_capture_from_its_synchronization_on(num_filled: int, since: int) -> None:
+    """It collects garbage and frees memory behind it; what waits and allocates then does so once."""
+    calls = call("cudaDeviceSynchronize", 60, 5), call("cudaDeviceSynchronize", 120, 5), call("cudaFree", 130, 15)
+    trace = compiled(*calls, *filling(num_filled))
+    assert us(trace) == [[since, 250]]
+    allocating_ns = sum(row["dur_ns"] for row in table(trace, "partition") if row["category"] == "alloc_wait")
+    assert allocating_ns == (0 if since == 120 else 15_000)
+
+
 def captured_and_replayed(*names_and_replays: tuple[str, int]) -> Trace:
     """Captures of an op of a name in turn, each replayed as often."""
     rows = list[Event]()

@@ -26,7 +26,7 @@ from traceq.facts.events.starting_calls import (
 )
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import DEVICE_SYNCHRONIZE, blocking_calls
 from traceq.facts.timeline.compilations import compiling
 from traceq.facts.timeline.data_loading import ends_of_workers, loader_iterations, loader_waits
 from traceq.facts.timeline.steps import extent, on_main_thread, steps
@@ -242,8 +242,9 @@ def capture_times(trace: Trace) -> Spans:
     """Return when the host captures CUDA graphs, prepares that and completes it: int64[N, 2] ns.
 
     Preparation and completion are the time in the outermost op around a capture from the last work launched before,
-    other than what fills the state of random numbers, to the first launched after it. It is complete, also outside of
-    an op, once the graph can be launched.
+    other than what fills the state of random numbers, to the first launched after it. Outside of an op a capture is
+    prepared from the synchronization on, behind which torch collects garbage and returns memory to the driver, and
+    complete once the graph can be launched.
     """
     events, work, captures = trace.events, device_work(trace), single_capture_spans(trace)
     launches, begun = sorted_unique(work.call[work.linked]), single_capture_calls(trace)
@@ -253,16 +254,28 @@ def capture_times(trace: Trace) -> Spans:
         on_track = np.isin(captures[:, 0], events.ts[begun[tracks(trace)[begun] == track]])
         begin, end = captures[on_track].T
         result = union(result, _until_instantiated(trace, track, begin, end))
-        if ops is None or not on_track.any():
-            continue
-        top = np.r_[ops.outermost(), -1][ops.innermost_at(begin)]
         calls = launches[tracks(trace)[launches] == track]
         calls = events.by_start(calls)
-        launch_ns, returned_ns = events.ts[calls], np.r_[np.repeat(ops.start[:1], FILLED + 1), events.end[calls]]
-        since = np.maximum(returned_ns[np.searchsorted(launch_ns, begin)], ops.start[top])
-        until = np.minimum(np.r_[launch_ns, ops.end.max()][np.searchsorted(launch_ns, end)], ops.end[top])
-        result = union(result, spans(since[top >= 0], until[top >= 0]))
+        launch_ns, returned_ns = events.ts[calls], np.r_[np.repeat(extent(trace)[0], FILLED + 1), events.end[calls]]
+        returned_ns = returned_ns[np.searchsorted(launch_ns, begin)]
+        is_outside = np.ones(len(begin), np.bool_)
+        if ops is not None:
+            top = np.r_[ops.outermost(), -1][ops.innermost_at(begin)]
+            is_outside = top < 0
+            since = np.maximum(returned_ns, ops.start[top])
+            until = np.minimum(np.r_[launch_ns, ops.end.max()][np.searchsorted(launch_ns, end)], ops.end[top])
+            result = union(result, spans(since[~is_outside], until[~is_outside]))
+        synchronized_ns = _synchronized(trace, track, begin)
+        prepares = is_outside & (synchronized_ns >= returned_ns)
+        result = union(result, spans(synchronized_ns[prepares], begin[prepares]))
     return result
+
+
+def _synchronized(trace: Trace, track: int, begin: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return when a thread last began to wait for its device before each of these moments, -1 if it never did."""
+    calls = rows_named(trace.events, DEVICE_SYNCHRONIZE, Category.RUNTIME)
+    start = np.sort(trace.events.ts[calls[tracks(trace)[calls] == track]])
+    return np.asarray(np.r_[start, -1][np.searchsorted(start, begin) - 1])
 
 
 def _until_instantiated(trace: Trace, track: int, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Spans:

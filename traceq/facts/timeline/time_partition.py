@@ -222,8 +222,8 @@ def _device_activity(trace: Trace) -> Activity:
     opening = _opening(trace, work)
     ends = calls.start, calls.end, labels.main.parts.ravel(), unrecorded(trace).ravel(), opening.since
     only_once, loads = once(trace).parts, ends_of_loads(trace)[0]
-    of_host = _compiling(trace).ravel(), only_once.ravel(), search_spans(trace).ravel(), loads.ravel()
-    pieces = _pieces(trace, work.start, work.end, launch_ends, *of_host, *ends)
+    once_parts = _compiling(trace).ravel(), only_once.ravel(), search_spans(trace).ravel(), loads.ravel()
+    pieces = _pieces(trace, work.start, work.end, launch_ends, *once_parts, *ends)
     start = pieces[:, 0]
     category, owner = np.full(len(start), -1, np.int8), np.full(len(start), -1, np.int32)
     call = owner.copy()
@@ -246,6 +246,9 @@ def _device_activity(trace: Trace) -> Activity:
     category[unlaunched[contains(_compiling(trace), start[unlaunched])]] = TimeCategory.COMPILING
     unlaunched = unlaunched[category[unlaunched] != TimeCategory.COMPILING]
     category[unlaunched[contains(only_once, start[unlaunched])]] = TimeCategory.ONCE
+    allocating = idle[category[idle] == TimeCategory.ALLOC_WAIT]
+    captured = allocating[contains(capture_times(trace), start[allocating])]
+    category[captured], call[captured] = TimeCategory.ONCE, -1
     searched = _is_search(trace, work, start, owner)
     category[searched], call[searched] = TimeCategory.ONCE, -1
     loading = idle[contains(loads, start[idle])]
