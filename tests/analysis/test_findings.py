@@ -22,6 +22,7 @@ from builder import (
     table,
 )
 
+from traceq.analysis._lost_time import rate_words
 from traceq.analysis.registry import analyze, sheet
 from traceq.claims.claim import BY_REPLAY, Basis, Claim, Subject
 from traceq.escaped_console import EscapedConsole
@@ -198,6 +199,11 @@ def test_pinned_memory_gains_up_to_what_the_link_is_faster_where_that_is_known()
     assert gains == [(8_750, 8_750), (8_750, 58_000)]  # the kernel begins at 10 instead of 68 us
     (exposed,) = [each for each in analyze(Run("", (on_a100,)), "partition").findings if each.code == "exposed_memcpy"]
     assert exposed.measures["rates"] == "HtoD pageable at 1.8 of 25.0 GB/s"
+
+
+def test_a_copy_of_one_value_moves_at_no_rate() -> None:
+    copies = {"HtoD pageable": (1_000_000, 100_000), "DtoH pinned": (4, 2_000)}
+    assert rate_words([copies]) == "HtoD pageable at 10.0 GB/s"
 
 
 def test_pageable_copies_that_hold_up_one_step_of_three_are_none() -> None:
