@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from types import CodeType
+import sysconfig
+from pathlib import Path
+from types import CodeType, ModuleType
 
 import msgspec
 import pytest
@@ -166,6 +168,25 @@ def test_what_has_no_name_belongs_to_the_function_around_it() -> None:
 
     assert [function_name(code) for code in Model().forward()] == ["Model.forward", "Model.forward", "inner"]
     assert function_name(compile("", "train.py", "exec")) == "<module>"
+
+
+def test_libraries_are_user_code_if_they_use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also once they have loaded what does: a line of pandas says less than the one that calls it."""
+    torch = pytest.importorskip("torch", reason="marks are torch's")
+    from traceq.recorder.tracing import line_marks
+
+    frames, models = ModuleType("frames.core"), ModuleType("models.attention")
+    models.__dict__["nn"] = torch.nn
+    monkeypatch.setitem(sys.modules, "frames.core", frames)
+    monkeypatch.setitem(sys.modules, "models.attention", models)
+    packages = Path(sysconfig.get_path("purelib"))
+    files = [str(packages / name) for name in ("frames/core.py", "models/rows.py", "models.py", "absent.py")]
+    with line_marks.marked_lines():
+        assert [line_marks.is_user_code(file) for file in files] == [False, True, True, False]
+    frames.__dict__["Loss"] = torch.nn.Module
+    assert not line_marks.is_user_code(files[0])
+    with line_marks.marked_lines():
+        assert line_marks.is_user_code(files[0])
 
 
 def test_no_module_of_the_recorder_is_taken_for_user_code() -> None:

@@ -3,7 +3,8 @@
 Kineto's Python frames hold only the first line of a function. In a block of `marked_lines` each new line of user code
 is an empty range `line:3 file.py:41 function`, of a method `Class.function`, on the main thread, by the profiler's
 clock; 3 frames of user code are around that of the function. An op belongs to the last mark before it. Frames of torch
-and related libraries are skipped.
+and related libraries are skipped, and those of libraries that do not use torch: what pandas does is of the line that
+calls it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,7 +38,7 @@ PREFIX = "line:"
 _NAMELESS = re.compile(r"(\.<locals>\.<\w{1,20}>){1,20}$")
 
 _PACKAGES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-_RELATED = ("torch", "accelerate", "deepspeed", "numpy", "nvtx", "triton", "functorch")
+_RELATED = ("torch", "accelerate", "deepspeed", "triton", "functorch")
 _LIBRARIES = (
     *(f"{folder}/{name}/" for folder in _PACKAGES for name in _RELATED),
     f"{Path(torch.__file__).parent}/",
@@ -50,6 +51,8 @@ _ROOTS = tuple(f"{folder}/" for folder in _PACKAGES)
 @contextmanager
 def marked_lines() -> Iterator[None]:
     """Mark the lines that run in the block, on this thread; a tracer (debugger, coverage) is restored after it."""
+    for answers in (is_user_code, _uses_torch):
+        answers.cache_clear()  # a package may have loaded what uses torch since then
     before, tracers = sys.gettrace(), _trace_running_frames()
     sys.settrace(_on_call)
     try:
@@ -121,13 +124,30 @@ def frames_from(frame: FrameType | None) -> Iterator[FrameType]:
 
 @cache
 def is_user_code(filename: str) -> bool:
-    """Return True for user code, other libraries included; not for torch, related ones, the stdlib or the recorder.
+    """Return True for user code and libraries that use torch; not for torch, related ones, the stdlib or the recorder.
 
     Nor for what torch.compile generated, which is called where the model is.
     """
     if filename.startswith(("<", *_LIBRARIES, *_RECORDER)) or re.search(f"{INDUCTOR_CODE}$", filename):
         return False
-    return not filename.startswith(_STANDARD) or filename.startswith(_ROOTS)
+    if root := next((root for root in _ROOTS if filename.startswith(root)), ""):
+        return _uses_torch(filename.removeprefix(root).partition("/")[0].removesuffix(".py"))
+    return not filename.startswith(_STANDARD)
+
+
+@cache
+def _uses_torch(package: str) -> bool:
+    """Return whether a loaded module of an installed package has imported torch, or something of it."""
+    loaded = [module for name, module in sys.modules.copy().items() if name.partition(".")[0] == package]
+    values = (value for module in loaded if isinstance(module, ModuleType) for value in list(vars(module).values()))
+    return any(_origin(value).partition(".")[0] == "torch" for value in values)
+
+
+def _origin(value: object) -> str:
+    """Return the name of a module, or of that of a class or a function; "" of anything else."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    return str(value.__module__) if isinstance(value, (type, FunctionType)) else ""
 
 
 @cache
