@@ -126,6 +126,35 @@ def test_elementwise_kernels_are_told_from_a_quarter_of_the_compute_time() -> No
     assert "elementwise_pct" not in of_kernels((MUL, "Torch-Compiled Region: 0/0", 900))
 
 
+@pytest.mark.parametrize(
+    ("name", "is_float64"),
+    [
+        ("cutlass_80_tensorop_d884gemm_64x64_16x4_nt_align1", True),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<double>, char*>(int)", True),
+        ("ampere_dgemm_64x64_nn", True),
+        ("void normal_kernel<float>(at::TensorBase const&, double, double)", False),  # arguments are no elements
+    ],
+)
+def test_kernels_in_float64_are_told_by_their_names(name: str, is_float64: bool) -> None:
+    assert of_kernels((name, "x", 600), ("gemm", "aten::mm", 300)).get("float64_pct") == (60 if is_float64 else None)
+
+
+@pytest.mark.parametrize(
+    ("types", "is_float64"),
+    [
+        (["double", "double"], True),
+        (["double", "long int", ""], True),
+        (["c10::BFloat16", "double"], False),  # a number beside a tensor
+        (["float", "double"], False),
+        (["long int"], False),
+    ],
+)
+def test_ops_in_float64_are_told_by_their_inputs(types: list[str], is_float64: bool) -> None:
+    inputs = {"Input Dims": [[2, 2]] * len(types), "Input type": types}
+    (claim,) = on_a_cpu(op("aten::mul", 0, 600, **inputs), op("aten::relu", 600, 350))
+    assert claim.measures.get("float64_pct") == (60 if is_float64 else None)
+
+
 def test_many_short_kernels_are_not_named() -> None:
     assert "longest" not in of_kernels(*((f"kernel{number}", "x", 30) for number in range(30)))
 

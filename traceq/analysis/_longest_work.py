@@ -262,19 +262,21 @@ _OF_ONE_PLACE, _LONGEST_NAME = 0.9, 50
 """Part of a kernel's time from which it is one op's, or an op's one line's; the most characters of a name."""
 
 _FLOAT32, _ELEMENTWISE, _SLOW_CONVOLUTION = "float32_pct", "elementwise_pct", "slow_convolution_pct"
-_FLOAT32_ONLY = "float32_without_tf32_pct"
+_FLOAT32_ONLY, _FLOAT64 = "float32_without_tf32_pct", "float64_pct"
 _IN_PYTHON = "autograd_function_pct"
-_KINDS = (_FLOAT32, _FLOAT32_ONLY, _ELEMENTWISE, _IN_PYTHON, _SLOW_CONVOLUTION)
+_KINDS = (_FLOAT64, _FLOAT32, _FLOAT32_ONLY, _ELEMENTWISE, _IN_PYTHON, _SLOW_CONVOLUTION)
 """Kinds of kernels and ops, by the measure of their share."""
 _PATTERNS = {
+    _FLOAT64: re.compile(r"(?<![a-z])d\d{0,4}gemm|<double\b"),
     _ELEMENTWISE: re.compile(r"elementwise_kernel"),
     _FLOAT32: re.compile(
         r"^(?!.*(tf32|s1688|fp16|bf16)).*(sgemm|scudnn|(winograd\w{0,80}|[wd]grad\w{0,80}engine|convolve\w{0,80})<float\b)"
     ),
     _SLOW_CONVOLUTION: re.compile(r"aten::(_slow_conv|slow_conv|thnn_conv)"),
 }
-"""What names tell: kernels of torch for one op on each element; products of cuBLAS, cuDNN and CUTLASS in float32 that
-use no Tensor Cores; convolutions that are a product of the unfolded input."""
+"""What names tell: kernels of torch and products in float64; kernels of torch for one op on each element; products of
+cuBLAS, cuDNN and CUTLASS in float32 that use no Tensor Cores; convolutions that are a product of the unfolded input."""
+_OTHER_FLOATS = re.compile(r'"(float|c10::(Half|BFloat16|Float8\w{0,20}))"')
 _AUTOGRAD_FUNCTION = re.compile(r"(?!CompiledFunction)[A-Z]\w*[A-Za-z]")
 """Classes of `torch.autograd.Function` are ops by their names, and those of their backward pass, which end in
 `Backward`; those of torch's own have a number behind it."""
@@ -350,15 +352,26 @@ def _op_times(trace: Trace) -> WorkTimes:
     lines, line = _lines(trace, rows[placed], track)
     place = np.zeros(len(rows), np.int64)
     place[placed] = line
-    groups = group([events.name[rows], place])
-    keys = [(events.strings[name], lines[number]) for name, number in groups.keys.tolist()]
-    in_python = _autograd_functions({name for name, _ in keys})
+    groups = group([events.name[rows], place, _is_in_float64(trace, rows).astype(np.int64)])
+    keys = [(events.strings[name], lines[number], in_float64) for name, number, in_float64 in groups.keys.tolist()]
+    in_python = _autograd_functions({name for name, *_ in keys})
     nodes = _nodes(trace, rows[placed], track, ns[placed])
-    work = [
-        (name, nodes.get(name, "") + (f" at {line}" if line else ""), _IN_PYTHON if name in in_python else _kind(name))
-        for name, line in keys
-    ]
+    work = []
+    for name, line, in_float64 in keys:
+        kind = _IN_PYTHON if name in in_python else _FLOAT64 if in_float64 else _kind(name)
+        work.append((name, nodes.get(name, "") + (f" at {line}" if line else ""), kind))
     return {each: total / len(host) for each, total in zip(work, groups.sum(ns), strict=True)}
+
+
+def _is_in_float64(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return whether ops have inputs in float64, and in no other float: a number beside a tensor is float64, too."""
+    types, strings = trace.events.types[rows], trace.events.strings
+    of_float64 = [
+        text
+        for text in sorted_unique(types[types >= 0]).tolist()
+        if '"double"' in strings[text] and not _OTHER_FLOATS.search(strings[text])
+    ]
+    return np.isin(types, of_float64)
 
 
 def _nodes(trace: Trace, rows: NDArray[np.int64], track: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, str]:

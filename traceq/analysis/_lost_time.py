@@ -103,8 +103,8 @@ def rate_words(copies: Sequence[Mapping[str, tuple[int, int]]], link: float = 0.
         for kind, (size, ns) in of_rank.items():
             sums[kind] = sums.get(kind, (0, 0))[0] + size, sums.get(kind, (0, 0))[1] + ns
     least_ns = MODERATE * sum(ns for _, ns in sums.values())  # one value, such as a loss, moves at no rate
-    known = [(ns, size, kind) for kind, (size, ns) in sums.items() if size and ns > least_ns]
-    longest = sorted(known, reverse=True)[:_NAMED]
+    sized = [(ns, size, kind) for kind, (size, ns) in sums.items() if size and ns > least_ns]
+    longest = sorted(sized, reverse=True)[:_NAMED]
     rates = [(kind, size / ns, link / 1e9 * kind.startswith(OVER_LINK)) for ns, size, kind in longest]
     return ", ".join(
         f"{kind} at " + (f"{gbps:.1f} of " if gbps < most else "") + format_value(max(gbps, most), Unit.GBPS)

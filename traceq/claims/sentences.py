@@ -28,6 +28,7 @@ _WAITS_FOR_CORE = "a thread of {a_step} waits {wait_ns} for a core, {share_pct} 
 _WORKERS_AT = "{workers_pct} of {num_samples:sample} of workers are in {function}"
 _LONGEST = (
     "longest: {longest}",
+    "{float64_pct} is in float64: try float32",
     "{float32_pct} is float32 products without Tensor Cores: try autocast or TF32",
     "{float32_without_tf32_pct} is float32 products without Tensor Cores: try autocast",
     "{elementwise_pct} is elementwise kernels, which torch.compile can fuse",
