@@ -397,12 +397,20 @@ def test_a_host_that_works_no_longer_is_no_reason(late_us: int, reason: tuple[st
     assert excess(finding) == reason
 
 
-def test_the_reason_is_the_cell_that_is_explained_and_its_line_that_of_the_op() -> None:
-    """The host of both is as long in `load`, where one device waits; the other one's kernel takes 190 us longer."""
+@pytest.mark.parametrize(("rows", "flops_ratio"), [((32, 64), 2.0), ((32, 32), 1.0), (None, None)])
+def test_the_reason_is_the_cell_that_is_explained_and_its_line_that_of_the_op(
+    rows: tuple[int, int] | None, flops_ratio: float | None
+) -> None:
+    """The host of both is as long in `load`, where one device waits; the other one's kernel takes 190 us longer.
+
+    It has more to compute, or is slower.
+    """
 
     def rank(number: int, us: int, start: float, end: float) -> Trace:
+        sizes = {} if rows is None else {"Input Dims": [[rows[number], 8], [8, 8]], "Input type": ["float", "float"]}
         phases = *of_steps("load", 0, 300), *of_steps("forward", 300, 650)
         busy = [op("aten::sort", 1000 * k + 5, 290) for k in range(3)]
+        busy += [op("aten::mm", 1000 * k + 300, 3, **sizes) for k in range(3)]
         computing = [
             event
             for k in range(3)
@@ -414,6 +422,7 @@ def test_the_reason_is_the_cell_that_is_explained_and_its_line_that_of_the_op() 
     (finding,) = analyze(Run("job", (rank(0, 10, 6, 299), rank(1, 200, 297, 299))), "ranks").findings
     assert (finding.subject.phase, finding.measures["category"]) == ("forward", "compute")
     assert (finding.measures["excess_ns"], *excess(finding)) == (190_000, "gemm", 190_000)
+    assert finding.measures.get("flops_ratio") == flops_ratio
 
 
 def test_the_line_is_that_of_the_thread_whose_op_is_longer() -> None:

@@ -518,6 +518,7 @@ def _excess(cause: Lateness | None) -> Mapping[str, Measure]:
         what="the data loader" if _LOADS.match(cause.what) else cause.what,
         what_excess_ns=None if is_host or cause.what_excess_ns <= 0 else cause.what_excess_ns,
         before="" if cause.line else cause.before,
+        flops_ratio=cause.flops_ratio or None,
     )
 
 

@@ -385,6 +385,7 @@ SENTENCES: dict[str, Sentence] = {
             "the others wait {wait_ns} {per_step} for it, {exposed_ns} of it exposed",
             "most at {collective} in {waited_phase}",
             "{what_excess_ns} longer in {what}",
+            "its ops there have {flops_ratio} the FLOPs of the others'",
             "the next op is {before}",
             "it works {late_ns} longer {in_steps}",
             "also late: {more_ranks}",

@@ -18,6 +18,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, host_ops, nest, tracks
 from traceq.facts.ranks.job import RankQuery
+from traceq.facts.roofline.op_work import rank_work
 from traceq.facts.timeline.active_thread import launching_threads
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import origins
@@ -64,7 +65,8 @@ class Lateness:
 
     `phase` and `category` take `excess_ns` more per step, or the host as a whole ("" and `HOST`); within them `what`, a
     kernel, a call, a host op or Python, takes `what_excess_ns` more; `line`, "" where the trace has none; `before`, the
-    op that follows the longest interval in Python, "" for anything else.
+    op that follows the longest interval in Python, "" for anything else. Where it computes in the phase, `flops_ratio`
+    of its ops there to the median of the others: more work, or slower work; 0 where shapes are not recorded.
     """
 
     phase: str
@@ -74,6 +76,7 @@ class Lateness:
     what_excess_ns: int
     line: str
     before: str
+    flops_ratio: float = 0.0
 
 
 def busy_ns(cells: Mapping[PhaseCategory, float]) -> int:
@@ -118,7 +121,15 @@ def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]
     line, before = query(_line_and_next_op, [(late, (cell, what))])[0]
     phase, category = cell[0], TimeCategory(cell[1]).name.lower()
     what_ns = round(min(what_ns, told_ns))
-    return Lateness(phase, category, round(excess[cell]), what, what_ns, line, before)
+    late_flops, *others_flops = query(_flops, [(rank, phase) for rank in compared]) if cell[1] in _COMPUTES else (0.0,)
+    ratio = late_flops / _median(others_flops) if late_flops and all(others_flops) else 0.0
+    return Lateness(phase, category, round(excess[cell]), what, what_ns, line, before, ratio)
+
+
+def _flops(trace: Trace, phase: str) -> float:
+    """Return the FLOPs of the ops of a phase per counted step."""
+    work = sum(row.step_flops for row in rank_work(trace).rows if row.phase == phase)
+    return work / int(steps(trace).counted.sum())
 
 
 def cells_of(trace: Trace) -> dict[PhaseCategory, float]:
