@@ -257,16 +257,14 @@ def capture_times(trace: Trace) -> Spans:
         calls = launches[tracks(trace)[launches] == track]
         calls = events.by_start(calls)
         launch_ns, returned_ns = events.ts[calls], np.r_[np.repeat(extent(trace)[0], FILLED + 1), events.end[calls]]
-        returned_ns = returned_ns[np.searchsorted(launch_ns, begin)]
-        is_outside = np.ones(len(begin), np.bool_)
+        returned_ns, top = returned_ns[np.searchsorted(launch_ns, begin)], np.full(len(begin), -1)
         if ops is not None:
             top = np.r_[ops.outermost(), -1][ops.innermost_at(begin)]
-            is_outside = top < 0
             since = np.maximum(returned_ns, ops.start[top])
             until = np.minimum(np.r_[launch_ns, ops.end.max()][np.searchsorted(launch_ns, end)], ops.end[top])
-            result = union(result, spans(since[~is_outside], until[~is_outside]))
+            result = union(result, spans(since[top >= 0], until[top >= 0]))
         synchronized_ns = _synchronized(trace, track, begin)
-        prepares = is_outside & (synchronized_ns >= returned_ns)
+        prepares = (top < 0) & (synchronized_ns >= returned_ns)
         result = union(result, spans(synchronized_ns[prepares], begin[prepares]))
     return result
 
