@@ -94,7 +94,7 @@ def _fields(claim: Claim) -> Mapping[str, Measure | None]:
         "phase": plain_phase(subject.phase),
         "line": subject.line,
         "op": subject.op,
-        "kind": subject.kind,
+        "kind": "" if subject.kind == "alloc" else subject.kind,  # of syncs: an allocation is none
         "module": subject.module,
         "collective": subject.collective,
         "remedy": next(filled((remedy,), claim.measures), "") if remedy else "",

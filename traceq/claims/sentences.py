@@ -55,7 +55,12 @@ SENTENCES: dict[str, Sentence] = {
         ("the host is blocked {blocked_ns} {per_step} ({op}, {phase})", "{why_once}"),
     ),
     "free_sync": Sentence(
-        ("{kind} sync at {line}: {remedy}", "{kind} sync in {op}: {remedy}"),
+        (
+            "{kind} sync at {line}: {remedy}",
+            "{kind} sync in {op}: {remedy}",
+            "allocation at {line}: {remedy}",
+            "allocation in {op}: {remedy}",
+        ),
         ("the host is blocked {blocked_ns} {per_step} ({op}, {phase}), and would wait elsewhere",),
     ),
     "joint_syncs": Sentence(
