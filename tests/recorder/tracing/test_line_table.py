@@ -189,6 +189,31 @@ def test_libraries_are_user_code_if_they_use_torch(monkeypatch: pytest.MonkeyPat
         assert line_marks.is_user_code(files[0])
 
 
+class Untouchable(ModuleType):
+    """A lazy module, or a proxy, that may not be asked for anything."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
+def test_to_look_at_a_library_touches_none_of_its_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lazy modules would load, and proxies of frameworks for the web raise outside of a request."""
+    pytest.importorskip("torch", reason="marks are torch's")
+    from traceq.recorder.tracing import line_marks
+
+    class Proxy:
+        @property  # type: ignore[misc]
+        def __class__(self) -> type:
+            raise RuntimeError
+
+    web = ModuleType("web")
+    web.__dict__.update(request=Proxy(), lazy=Untouchable("lazy"))
+    monkeypatch.setitem(sys.modules, "web", web)
+    monkeypatch.setitem(sys.modules, "web.lazy", Untouchable("web.lazy"))
+    with line_marks.marked_lines():
+        assert not line_marks.is_user_code(str(Path(sysconfig.get_path("purelib")) / "web" / "app.py"))
+
+
 def test_no_module_of_the_recorder_is_taken_for_user_code() -> None:
     pytest.importorskip("torch", reason="marks are torch's")
     from traceq.recorder.tracing import line_marks

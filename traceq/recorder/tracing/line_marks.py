@@ -139,15 +139,26 @@ def is_user_code(filename: str) -> bool:
 def _uses_torch(package: str) -> bool:
     """Return whether a loaded module of an installed package has imported torch, or something of it."""
     loaded = [module for name, module in sys.modules.copy().items() if name.partition(".")[0] == package]
-    values = (value for module in loaded if isinstance(module, ModuleType) for value in list(vars(module).values()))
+    values = (value for module in loaded if _is_module(module) for value in list(_globals(module).values()))
     return any(_origin(value).partition(".")[0] == "torch" for value in values)
 
 
-def _origin(value: object) -> str:
+def _origin(value: Any) -> str:
     """Return the name of a module, or of that of a class or a function; "" of anything else."""
-    if isinstance(value, ModuleType):
-        return value.__name__
-    return str(value.__module__) if isinstance(value, (type, FunctionType)) else ""
+    if _is_module(value):
+        return str(_globals(value).get("__name__", ""))
+    if issubclass(type(value), type):
+        return str(type.__getattribute__(value, "__module__"))
+    return str(value.__module__) if type(value) is FunctionType else ""
+
+
+def _is_module(value: object) -> bool:
+    return issubclass(type(value), ModuleType)  # `isinstance` asks a proxy what it stands for, which may raise
+
+
+def _globals(module: ModuleType) -> dict[str, Any]:
+    globals_: dict[str, Any] = object.__getattribute__(module, "__dict__")  # `vars` loads a lazy module
+    return globals_
 
 
 @cache
